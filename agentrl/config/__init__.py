@@ -1,0 +1,1 @@
+"""Typed settings and presets. Imports neither torch nor a driver."""

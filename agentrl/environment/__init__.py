@@ -1,0 +1,1 @@
+"""What users subclass: Environment, @tool, Reward, demonstrations."""

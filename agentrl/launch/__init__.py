@@ -1,0 +1,1 @@
+"""Starts and restarts the processes of a run."""

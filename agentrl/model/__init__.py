@@ -1,0 +1,1 @@
+"""Model directories: HF config, tokenizer, small-model builder, safetensors."""

@@ -1,0 +1,1 @@
+"""Episodes, the worker that runs many, evaluation."""

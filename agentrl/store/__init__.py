@@ -1,0 +1,1 @@
+"""The trajectory store: contract, Postgres implementation, embedded server, in-memory twin."""

@@ -1,0 +1,352 @@
+"""What every trajectory store promises. Postgres is the real one; the in-memory twin exists for tests.
+
+- **Atomic**: each method is one transaction. It happened or it did not; a broken connection is `UnknownOutcome`, and the same
+  call with the same keys is safe and gives the first result.
+- **Fenced**: whatever writes an episode carries the episode's fence, whatever trains carries the trainer's fence. A stale
+  fence changes nothing and raises `Fenced`.
+- **Idempotent**: request ids (open), segment keys (write), batch hashes (commit). The same key with another body is an error.
+- **Ordered**: segments of a trajectory are gap-free; claims take the oldest item that is still in range first.
+- **Complete**: a claim gives only trajectories that are complete, graded and in range, whole groups only, under a lease.
+- **State is where the row is**: live, grade_job, graded, ready, lease, consumed, dropped, evaluated. Every move writes an event.
+- **Conservation**: created = the sum of the seven training places at every moment; eval episodes on a line of their own.
+- **Missing**: an unknown run or trajectory is None from a finder and `UsageError` from anything else.
+
+All methods are blocking and thread-safe; callers in an event loop use threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+from uuid import UUID
+
+import numpy as np
+
+from agentrl.types import (
+    DropReason,
+    EpisodeEnd,
+    Json,
+    Lineage,
+    Opened,
+    Place,
+    PolicyVersion,
+    Segment,
+    StoredTrajectory,
+    Task,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RunSpec:
+    """What a run fixes at its creation. ``batch_*`` count trajectories and are multiples of ``group_size``."""
+
+    name: str
+    environment: str
+    config: Mapping[str, Json]
+    config_hash: str
+    seed: int
+    lag_bound: int | None
+    """None: unbounded."""
+    batch_min: int
+    batch_max: int
+    group_size: int = 1
+    target_steps: int | None = None
+    """Nothing opens that could only serve a step beyond this one. None: no end."""
+    max_running: int = 4096
+    """Upper bound of live training episodes when the lag is unbounded."""
+    max_attempts: int = 3
+    """Attempts of an episode (failures and expiries; a clean release costs nothing)."""
+    max_lease_attempts: int = 3
+    """Claims that may end with a dead trainer before the item is dropped as max_attempts."""
+    lease_s: float = 60.0
+    max_age_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RunRow:
+    """A run as stored."""
+
+    id: int
+    spec: RunSpec
+    status: str
+    """``running``, ``finished``, ``interrupted`` or ``failed``."""
+    branch: int
+    step: int
+    """Last committed step of the live branch history (critic-only steps included)."""
+    updates: int
+    """Policy updates of the live head."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenResult:
+    """Episodes that may run now, or the reason why there are none (a value to log, not an error)."""
+
+    episodes: Sequence[Opened]
+    refusal: str | None = None
+    """``no_version``, ``no_capacity``, ``no_tasks``, ``target_reached`` or ``run_not_running``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """A request to score one published version on the first ``n`` tasks of a split."""
+
+    id: int
+    version: int
+    updates: int
+    step: int
+    split: str
+    n: int
+    done: int = 0
+    finished: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationResult:
+    """The score of a finished evaluation: episodes graded, successes, mean reward."""
+
+    evaluation: Evaluation
+    graded: int
+    successes: int
+    mean_reward: float
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A committed checkpoint on the live history. It exists only after its file was written and checksummed."""
+
+    id: int
+    branch: int
+    step: int
+    updates: int
+    version: int
+    uri: str
+    checksum: str
+
+
+@dataclass(frozen=True, slots=True)
+class TrainerStart:
+    """What a trainer start gives: its fence, its branch, and where the live history stands."""
+
+    fence: int
+    branch: int
+    step: int
+    updates: int
+    version: PolicyVersion | None
+    """Published; None on the very first start: the trainer stages the root version itself."""
+    returned: int = 0
+    """Items of abandoned steps and old leases that went back to ready."""
+    dropped: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimedItem:
+    """A leased item: one trajectory, or a whole group."""
+
+    item: UUID
+    token: int
+    oldest_update: int
+    lag: int
+    trajectories: Sequence[StoredTrajectory]
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """Items taken, or why none were. ``examined`` and ``admissible`` are trajectories looked at and found in range."""
+
+    items: Sequence[ClaimedItem]
+    examined: int
+    admissible: int
+    counts: Mapping[Place, int]
+    waiting: str | None = None
+    """``rollouts`` (not enough ready), ``nothing`` (no work can arise any more) or None."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """What one step used of one trajectory; arrays float32 over its action tokens, in order."""
+
+    trajectory: UUID
+    logprobs: np.ndarray
+    values: np.ndarray | None
+    advantages: np.ndarray
+    returns: np.ndarray | None
+
+
+@dataclass(frozen=True, slots=True)
+class StepCommit:
+    """A step and its ledger. consumed + dropped + released must equal what was claimed, by (item, token)."""
+
+    step: int
+    policy_updated: bool
+    """False for a critic-only step: ``updates`` does not grow."""
+    trainer_version: int
+    """Version whose weights computed the current log-probs."""
+    batch_hash: str
+    denominators: Mapping[str, float]
+    metrics: Mapping[str, Any]
+    consumed: Sequence[tuple[UUID, int]]
+    dropped: Sequence[tuple[UUID, int, DropReason]] = ()
+    released: Sequence[tuple[UUID, int]] = ()
+    trained: Sequence[Trained] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """Where the live history stands after a commit. ``repeated``: this batch hash was committed before."""
+
+    step: int
+    updates: int
+    repeated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Conservation:
+    """created = sum(places) for training episodes, at every moment."""
+
+    created: int
+    places: Mapping[Place, int]
+    evaluated: int
+    eval_open: int
+
+    @property
+    def holds(self) -> bool:
+        return self.created == sum(self.places.values())
+
+
+@dataclass(frozen=True, slots=True)
+class QueryResult:
+    """Rows of a saved query."""
+
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Any]] = field(default_factory=list)
+
+
+class TrajectoryStore(Protocol):
+    """See the module's docstring for the promises that hold for all methods."""
+
+    # runs -------------------------------------------------------------------------------------------------------------
+    def create_run(self, spec: RunSpec, tasks: Mapping[str, Sequence[Task]]) -> RunRow:
+        """Create a run and its task rows. `UsageError` when the name is taken."""
+        ...
+
+    def find_run(self, name: str) -> RunRow | None:
+        """By name; ``latest`` is the newest run."""
+        ...
+
+    def set_run_status(self, run: int, status: str) -> None: ...
+
+    def counts(self, run: int) -> Mapping[Place, int]:
+        """Training trajectories per place."""
+        ...
+
+    def conservation(self, run: int) -> Conservation: ...
+
+    # episodes ---------------------------------------------------------------------------------------------------------
+    def open_episodes(
+        self, run: int, *, worker: str, request: UUID, n: int, engine_version: int, lineage: Lineage
+    ) -> OpenResult:
+        """Open up to ``n`` training episodes: retries, missing seats of open groups, then new tasks, within capacity.
+
+        Also reaps what has expired. The same ``request`` gives the same episodes again.
+        """
+        ...
+
+    def open_evaluation_episodes(
+        self, evaluation: int, *, worker: str, request: UUID, n: int, lineage: Lineage
+    ) -> OpenResult:
+        """Open up to ``n`` of the evaluation's episodes that are neither running nor done."""
+        ...
+
+    def write_segment(self, episode: Opened, segment: Segment) -> bool:
+        """Store one turn and renew the lease. True: stored now; False: the same bytes were stored before.
+
+        Raises `SegmentGap`, `SegmentConflict`, `Fenced`, `UnknownVersion` or `BadValue`; the row is then unchanged.
+        """
+        ...
+
+    def complete(self, episode: Opened, end: EpisodeEnd) -> Place:
+        """End an episode and move it: through grade_job and graded to ready (group permitting), evaluated, or dropped.
+
+        Infrastructure outcomes are dropped (``infrastructure``, or ``cancelled`` when aborted) and, if retryable and within
+        max_attempts, served again as a new trajectory. Zero action tokens drop as ``zero_action``. Repeating it is harmless.
+        """
+        ...
+
+    def renew_episodes(self, worker: str, episodes: Mapping[UUID, int]) -> set[UUID]:
+        """Renew live rows (trajectory -> fence); returns those that are no longer the worker's."""
+        ...
+
+    # policy versions --------------------------------------------------------------------------------------------------
+    def newest_version(self, run: int) -> PolicyVersion | None:
+        """The newest version that is not failed (staged ones included)."""
+        ...
+
+    def version(self, run: int, version: int) -> PolicyVersion: ...
+
+    def record_engine_load(self, run: int, engine: str, version: int) -> None: ...
+
+    # evaluations ------------------------------------------------------------------------------------------------------
+    def request_evaluation(self, run: int, *, version: int, step: int, split: str, n: int) -> Evaluation:
+        """Idempotent per (run, version, split)."""
+        ...
+
+    def pending_evaluation(self, run: int) -> Evaluation | None:
+        """The oldest unfinished request."""
+        ...
+
+    def evaluation_results(self, run: int) -> Sequence[EvaluationResult]:
+        """Finished evaluations, oldest first."""
+        ...
+
+    # trainer ----------------------------------------------------------------------------------------------------------
+    def checkpoints(self, run: int) -> Sequence[Checkpoint]:
+        """Checkpoints whose step lies on the live branch history, newest first."""
+        ...
+
+    def start_trainer(self, run: int, *, owner: str, lease_s: float, checkpoint: int | None) -> TrainerStart:
+        """Take the trainer fence; with earlier history, open a branch at ``checkpoint`` (None: at the root) in one transaction.
+
+        `Fenced` while another trainer's lease is alive.
+        """
+        ...
+
+    def renew_trainer(self, run: int, fence: int, lease_s: float) -> None: ...
+
+    def release_trainer(self, run: int, fence: int) -> None: ...
+
+    def claim(self, run: int, fence: int, *, n_min: int, n_max: int, lease_s: float) -> Claim:
+        """Lease between ``n_min`` and ``n_max`` trajectories, all or nothing, oldest in range first; whole groups.
+
+        Also reaps. Fewer than ``n_min`` are given only when no more can arise (``waiting == "nothing"``).
+        """
+        ...
+
+    def renew_leases(self, run: int, fence: int, items: Sequence[tuple[UUID, int]], lease_s: float) -> None:
+        """Before the optimizer step: renew, and check fence, count and lag. `Fenced` or `CommitRefused`."""
+        ...
+
+    def commit_step(self, run: int, fence: int, commit: StepCommit) -> StepResult:
+        """Step, ledger and lease deletion in one transaction. The same batch hash again gives the first result."""
+        ...
+
+    def add_checkpoint(
+        self, run: int, fence: int, *, step: int, updates: int, version: int, uri: str, checksum: str
+    ) -> Checkpoint: ...
+
+    def stage_version(self, run: int, fence: int, *, parent: int | None, updates: int, uri: str, checksum: str) -> PolicyVersion:
+        """Give weights their name. From now on tokens may carry it. The same uri again gives the same version."""
+        ...
+
+    def publish_version(self, run: int, fence: int, version: int) -> None: ...
+
+    def fail_version(self, run: int, fence: int, version: int) -> None: ...
+
+    # reading ----------------------------------------------------------------------------------------------------------
+    def trajectory(self, trajectory: UUID) -> StoredTrajectory | None: ...
+
+    def query(self, name: str, **parameters: Any) -> QueryResult:
+        """A saved query; `UsageError` names the nearest one."""
+        ...
+
+    def close(self) -> None: ...

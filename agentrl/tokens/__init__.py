@@ -1,0 +1,1 @@
+"""Chat templates, tool-call formats and the append-only transcript (token truth)."""

@@ -1,0 +1,1 @@
+"""Claim, batch, credit, update, commit; Megatron models."""

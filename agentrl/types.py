@@ -1,0 +1,319 @@
+"""The vocabulary every room shares: tasks, segments, endings, outcomes, places and drop reasons.
+
+Values of the enums are stored as text in Postgres (CHECK constraints are built from them) and are public API.
+Arrays are numpy: token ids int32, log-probs float32, versions int32. Nothing here does I/O.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+from uuid import UUID
+
+import numpy as np
+
+Json = Any
+"""What ``json.dumps`` accepts without NaN and without U+0000."""
+
+
+class Purpose(StrEnum):
+    """Why an episode was opened."""
+
+    TRAIN = "train"
+    EVAL = "eval"
+
+
+class Origin(StrEnum):
+    """Where the traffic of a trajectory came from."""
+
+    SIMULATED = "simulated"
+    RECORDED = "recorded"
+    LIVE = "live"
+
+
+class FinishReason(StrEnum):
+    """Why the engine stopped one generation."""
+
+    STOP = "stop"
+    """A stop token was sampled; it is the last action token."""
+    LENGTH = "length"
+    """The token budget of the request ran out."""
+    ABORT = "abort"
+    """The engine was told to stop; the tokens so far are valid."""
+
+
+class Termination(StrEnum):
+    """How an episode ended. A natural end and each exhausted budget are different values."""
+
+    TERMINATED = "terminated"
+    """The environment (or the policy, by its own last turn) ended the episode."""
+    TRUNCATED_TURN_TOKENS = "truncated_turn_tokens"
+    """A turn reached its token budget before a stop token."""
+    TRUNCATED_TOKENS = "truncated_tokens"
+    """The trajectory reached its token budget."""
+    TRUNCATED_CONTEXT = "truncated_context"
+    """The next prompt or turn would not fit the model's context window."""
+    TRUNCATED_TURNS = "truncated_turns"
+    """The turn budget ran out."""
+    TRUNCATED_TIME = "truncated_time"
+    """The wall-clock budget ran out."""
+    ABORTED = "aborted"
+    """Cancelled from outside: shutdown, eviction."""
+    FAILED = "failed"
+    """Infrastructure failed: sandbox, engine, grader or store."""
+
+    def is_truncated(self) -> bool:
+        return self.value.startswith("truncated_")
+
+    def is_error(self) -> bool:
+        return self in (Termination.ABORTED, Termination.FAILED)
+
+
+class Outcome(StrEnum):
+    """The class of an ended episode; only the first two may feed a baseline."""
+
+    GRADED = "graded"
+    """The grader scored the final state (whatever the termination)."""
+    POLICY_ENDED = "policy_ended"
+    """The policy's behaviour ended it and nothing was graded: reward is NULL, credit bootstraps."""
+    INFRASTRUCTURE = "infrastructure"
+    """Something of ours failed: never a reward of 0, retried or dropped."""
+
+
+class Place(StrEnum):
+    """State is where the row is: the table that holds a trajectory."""
+
+    LIVE = "live"
+    GRADE_JOB = "grade_job"
+    GRADED = "graded"
+    READY = "ready"
+    LEASE = "lease"
+    CONSUMED = "consumed"
+    DROPPED = "dropped"
+    EVALUATED = "evaluated"
+
+
+class DropReason(StrEnum):
+    """Why a trajectory will not be trained on: one exact reason each."""
+
+    STALE = "stale"
+    """Its oldest token fell out of the lag bound before it was claimed."""
+    TOO_OLD = "too_old"
+    """It exceeded the maximum age in seconds."""
+    OVERLONG = "overlong"
+    """It is longer than the trainer can take."""
+    ZERO_ACTION = "zero_action"
+    """No action token was sampled."""
+    TOKEN_DRIFT = "token_drift"
+    """Stored ids and the ids the engine saw differ."""
+    NON_FINITE = "non_finite"
+    """A log-prob, value or advantage is NaN or infinite."""
+    INFRASTRUCTURE = "infrastructure"
+    """Sandbox, engine, grader or worker failed."""
+    SUPERSEDED = "superseded"
+    """A later attempt took its seat."""
+    DUPLICATE = "duplicate"
+    """The same content was delivered before."""
+    CANCELLED = "cancelled"
+    """The run or a user cancelled it."""
+    ABANDONED_BRANCH = "abandoned_branch"
+    """Its step was abandoned by a resume and it is out of range on the new branch."""
+    GROUP_INCOMPLETE = "group_incomplete"
+    """A member of its group could not be completed."""
+    ZERO_VARIANCE = "zero_variance"
+    """All members of its group got the same reward and the filter is on."""
+    EMPTY_AFTER_MASK = "empty_after_mask"
+    """Every action token was masked out of the loss."""
+    BAD_VERSIONS = "bad_versions"
+    """Its token versions decrease or do not exist."""
+    UNGRADED = "ungraded"
+    """The grader could not give a verdict."""
+    MAX_ATTEMPTS = "max_attempts"
+    """It was claimed or attempted too often without success."""
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One unit of work of an environment: an id, a JSON payload and the split it belongs to."""
+
+    id: str
+    payload: Mapping[str, Json]
+    split: str = "train"
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A parsed call. ``arguments`` is None when the call could not be parsed; ``error`` then says why."""
+
+    name: str
+    arguments: Mapping[str, Json] | None
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ToolResult:
+    """What a call returned: text shown to the policy, and the raw bytes behind it when they differ."""
+
+    name: str
+    text: str
+    is_error: bool = False
+    duration_s: float = 0.0
+    raw: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Timings:
+    """Wall-clock parts of a turn, in seconds."""
+
+    queue_s: float = 0.0
+    generate_s: float = 0.0
+    tool_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """One turn: the new observation tokens, then the action tokens sampled after them.
+
+    ``observation`` int32 [n_obs] (prompt, tool output, template scaffolding: never trained);
+    ``action`` int32 [n_act], exactly as sampled, the stop token included;
+    ``logprobs`` float32 [n_act] of the distribution sampled from; ``versions`` int32 [n_act], policy version per token;
+    ``loss_mask`` uint8 [n_act] or None (all action tokens train).
+    A final observation without an action is a last segment with n_act == 0; it is not a turn.
+    """
+
+    index: int
+    observation: np.ndarray
+    action: np.ndarray
+    logprobs: np.ndarray
+    versions: np.ndarray
+    loss_mask: np.ndarray | None = None
+    context: int = 0
+    finish_reason: FinishReason | None = None
+    observation_text: str = ""
+    action_text: str = ""
+    action_raw: bytes | None = None
+    tool_calls: tuple[ToolCall, ...] = ()
+    tool_results: tuple[ToolResult, ...] = ()
+    reward: float | None = None
+    timings: Timings = field(default_factory=Timings)
+
+    @property
+    def n_obs(self) -> int:
+        return len(self.observation)
+
+    @property
+    def n_act(self) -> int:
+        return len(self.action)
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How tokens are drawn. Log-probs are recorded after the temperature is applied."""
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    """0 means off."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lineage:
+    """What produced a trajectory; stored with it so that a trainer can refuse what its loss can't use."""
+
+    model: str
+    tokenizer_hash: str
+    template_hash: str
+    engine: str
+    engine_version: str
+    engine_dtype: str
+    sampling: Sampling
+    logprob_kind: str = "sampled"
+    """``sampled``: of the distribution sampled from; ``raw``: of the unscaled model."""
+    environment: str = ""
+    environment_version: str = ""
+    sandbox: str = ""
+    """Provider and image digest, e.g. ``docker:sha256:...``."""
+    origin: Origin = Origin.SIMULATED
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """An episode a worker may run: identity, the task, and the fence that its writes must carry."""
+
+    trajectory: UUID
+    fence: int
+    task: Task
+    task_index: int
+    seed: int
+    start_version: int
+    purpose: Purpose = Purpose.TRAIN
+    group: UUID | None = None
+    seat: int = 0
+    attempt: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Reward:
+    """A verdict: ``value`` is finite; ``success`` is the environment's own yes or no."""
+
+    value: float
+    success: bool | None = None
+    grader: str = "environment"
+    grader_version: str = "1"
+    detail: Mapping[str, Json] = field(default_factory=dict)
+    duration_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodeEnd:
+    """How an episode ended. ``reward`` is set exactly when ``outcome`` is GRADED and grading happened in the episode."""
+
+    n_segments: int
+    termination: Termination
+    outcome: Outcome
+    reward: Reward | None = None
+    error: str | None = None
+    retryable: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyVersion:
+    """A name of weights. ``updates`` counts policy updates on its lineage; names grow and are never reused."""
+
+    version: int
+    parent: int | None
+    updates: int
+    uri: str
+    checksum: str
+    status: str
+    """``staged``, ``published`` or ``failed``."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTrajectory:
+    """A trajectory read back whole, segments in order."""
+
+    id: UUID
+    task_id: str
+    environment: str
+    purpose: Purpose
+    group: UUID | None
+    seat: int
+    attempt: int
+    seed: int
+    start_version: int
+    termination: Termination
+    outcome: Outcome
+    reward: Reward | None
+    lineage: Lineage
+    segments: Sequence[Segment]
+
+    @property
+    def n_tokens(self) -> int:
+        return sum(s.n_obs + s.n_act for s in self.segments)
+
+    @property
+    def n_turns(self) -> int:
+        return sum(1 for s in self.segments if s.n_act)

@@ -1,0 +1,1 @@
+"""Shipped environments, each a small package."""

@@ -1,0 +1,1 @@
+"""Isolated execution: contract, providers, pool."""
