@@ -221,6 +221,10 @@ class QueryResult:
     columns: Sequence[str]
     rows: Sequence[Sequence[Any]] = field(default_factory=list)
 
+    def records(self) -> list[dict[str, Any]]:
+        """Rows as dictionaries, column -> value."""
+        return [dict(zip(self.columns, row, strict=True)) for row in self.rows]
+
 
 class TrajectoryStore(Protocol):
     """See the module's docstring for the promises that hold for all methods."""

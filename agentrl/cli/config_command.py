@@ -1,0 +1,28 @@
+"""``agentrl config``: the settings of a run, each with its origin."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from agentrl.config.load import flatten, resolve
+
+app = typer.Typer(help="Show settings and where each value comes from.", no_args_is_help=True)
+
+
+@app.command("show")
+def show(
+    overrides: list[str] = typer.Argument(None, metavar="[KEY=VALUE]...", help="Settings as for train."),
+    env: str = typer.Option("code_agent", "--env", help="Environment."),
+    preset: str | None = typer.Option(None, "--preset", help="Algorithm preset."),
+    config: Path | None = typer.Option(None, "--config", help="TOML file."),
+) -> None:
+    """Every setting of a run that these options would start. Precedence: flag > file > overlay > preset > default."""
+    resolved = resolve(environment=env, preset=preset, file=config, flags={}, overrides=overrides or [])
+    table = Table("setting", "value", "origin")
+    for key, value in flatten(resolved.config.model_dump()):
+        table.add_row(key, str(value), resolved.origins.get(key, "default"))
+    Console(width=None if Console().is_terminal else 160).print(table)

@@ -1,0 +1,82 @@
+"""``agentrl db``: questions about the store."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from typing import Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from agentrl.cli.session import require_run, store_session
+from agentrl.errors import UsageError
+from agentrl.store.contract import QueryResult
+from agentrl.store.queries import saved_queries
+
+app = typer.Typer(help="Ask the trajectory store.", no_args_is_help=True)
+
+
+@app.command("query")
+def query(
+    name: str = typer.Argument(..., help="Saved query; `agentrl db queries` lists them."),
+    trajectory: str | None = typer.Argument(None, help="Trajectory id, for queries about one trajectory."),
+    run: str | None = typer.Option(None, "--run", help="Run name or 'latest'. Default: all runs."),
+    as_json: bool = typer.Option(False, "--json", help="One JSON object a row."),
+    as_csv: bool = typer.Option(False, "--csv", help="Comma-separated values."),
+) -> None:
+    """Run a saved query, for example: agentrl db query conservation."""
+    if as_json and as_csv:
+        raise UsageError("Choose one of --json and --csv.")
+    with store_session() as connection:
+        parameters: dict[str, Any] = {"run": require_run(connection, run).id if run else None}
+        if trajectory is not None:
+            parameters["trajectory"] = trajectory
+        result = connection.store.query(name, **parameters)
+    print_result(result, as_json=as_json, as_csv=as_csv)
+
+
+@app.command("queries")
+def queries() -> None:
+    """List the saved queries with their purpose."""
+    table = Table("name", "purpose")
+    for saved in saved_queries():
+        table.add_row(saved.name, saved.purpose)
+    Console(width=None if Console().is_terminal else 160).print(table)
+
+
+@app.command("url")
+def url() -> None:
+    """Where the store is, without its password, for psql and other tools."""
+    with store_session() as connection:
+        print(connection.description)
+
+
+def print_result(result: QueryResult, *, as_json: bool, as_csv: bool) -> None:
+    """Rows as a table, JSON lines or CSV on stdout."""
+    if as_json:
+        for row in result.rows:
+            print(json.dumps(dict(zip(result.columns, row, strict=True)), default=str))
+        return
+    if as_csv:
+        writer = csv.writer(sys.stdout)
+        writer.writerow(result.columns)
+        writer.writerows(result.rows)
+        return
+    if not result.rows:
+        print("no rows")
+        return
+    table = Table(*result.columns)
+    for row in result.rows:
+        table.add_row(*(_cell(value) for value in row))
+    Console(width=None if Console().is_terminal else 200).print(table)
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return str(value)

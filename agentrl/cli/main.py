@@ -1,0 +1,71 @@
+"""``agentrl``: the entry point. Errors become one paragraph and an exit code; the traceback goes to ``-v`` and the logs.
+
+Exit codes: 0 done, 1 the run failed, 2 bad usage or configuration, 3 environment not ready, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+
+import click
+import typer
+
+from agentrl import __version__
+from agentrl.cli import config_command, db, doctor, env_command, show, train, workers
+from agentrl.errors import AgentRLError
+
+app = typer.Typer(
+    name="agentrl",
+    help="Reinforcement learning for LLM agents, centred on a trajectory store.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    epilog="First run: agentrl train --env code_agent",
+)
+app.command("train")(train.train)
+app.command("show")(show.show)
+app.command("doctor")(doctor.doctor)
+app.add_typer(db.app, name="db")
+app.add_typer(env_command.app, name="env")
+app.add_typer(config_command.app, name="config")
+app.command("trainer", hidden=True)(workers.trainer)
+app.command("rollout", hidden=True)(workers.rollout)
+
+
+def _version(value: bool) -> None:
+    if value:
+        print(f"agentrl {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    verbose: bool = typer.Option(False, "--verbose", "-v", help="Show tracebacks."),
+    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version."),
+) -> None:
+    if verbose:
+        os.environ["AGENTRL_VERBOSE"] = "1"
+
+
+def main() -> None:
+    """Run the command line; never lets a traceback reach a user who did not ask for it."""
+    try:
+        code = app(standalone_mode=False)
+        sys.exit(code if isinstance(code, int) else 0)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(2)
+    except (click.Abort, KeyboardInterrupt):
+        print("Interrupted.", file=sys.stderr)
+        sys.exit(130)
+    except AgentRLError as error:
+        if os.environ.get("AGENTRL_VERBOSE"):
+            traceback.print_exc()
+        print(f"agentrl: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
+
+
+if __name__ == "__main__":
+    main()

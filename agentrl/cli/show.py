@@ -1,0 +1,40 @@
+"""``agentrl show``: one trajectory, turn by turn."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import typer
+
+from agentrl.cli.session import require_run, store_session
+from agentrl.cli.trajectory_text import trajectory_lines
+from agentrl.errors import UsageError
+
+
+def show(
+    trajectory: str = typer.Argument(..., metavar="ID", help="Trajectory id, or 'latest' for the newest ended one."),
+    run: str = typer.Option("latest", "--run", help="Run in which 'latest' looks."),
+    tokens: bool = typer.Option(False, "--tokens", help="Also print token ids, log-probs and versions."),
+) -> None:
+    """Print a trajectory: prompt, turns, tool calls and results, versions, reward, and where it went."""
+    with store_session() as connection:
+        if trajectory == "latest":
+            found = connection.store.query("latest_trajectory", run=require_run(connection, run).id).records()
+            if not found:
+                raise UsageError("No trajectory has ended yet in this run.")
+            identity = found[0]["trajectory"]
+        else:
+            identity = _identity(trajectory)
+        stored = connection.store.trajectory(identity)
+        if stored is None:
+            raise UsageError(f"There is no trajectory {identity}. `agentrl db query timeline ID` needs a stored id, too.")
+        events = connection.store.query("timeline", trajectory=identity).records()
+    for line in trajectory_lines(stored, events, tokens=tokens):
+        print(line)
+
+
+def _identity(text: str) -> UUID:
+    try:
+        return UUID(text)
+    except ValueError:
+        raise UsageError(f"'{text}' is not a trajectory id (a UUID such as 0192f0c1-...), nor 'latest'.") from None

@@ -1,0 +1,74 @@
+"""``agentrl train``: one command from nothing to a trained policy."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import typer
+
+from agentrl.cli.session import require_run, store_session
+from agentrl.errors import UsageError
+
+
+def train(
+    overrides: list[str] = typer.Argument(None, metavar="[KEY=VALUE]...", help="Settings, e.g. trainer.steps=50."),
+    env: str | None = typer.Option(None, "--env", help="Environment: a name, module:Class or file.py:Class."),
+    preset: str | None = typer.Option(None, "--preset", help="sao_turn (default), sao or grpo."),
+    sync: bool = typer.Option(False, "--sync", help="Strictly synchronous: lag bound 0."),
+    seed: int | None = typer.Option(None, "--seed", help="Seed of tasks, demonstrations, weights and sampling."),
+    name: str | None = typer.Option(None, "--name", help="Name of the run. Default: environment and time."),
+    model: str | None = typer.Option(None, "--model", help="Hugging Face model directory. Default: build a small model."),
+    config: Path | None = typer.Option(None, "--config", help="TOML file with settings."),
+    resume: str | None = typer.Option(None, "--resume", help="Continue this run ('latest' for the newest)."),
+    sandbox: str | None = typer.Option(None, "--sandbox", help="docker, podman or bubblewrap. Default: the first that works."),
+    unsafe_local_execution: bool = typer.Option(False, "--unsafe-local-execution", help="Run tool code without isolation."),
+    dry_run: bool = typer.Option(False, "--dry-run", help="Print the plan, check everything, start nothing."),
+) -> None:
+    """Train a policy. Precedence of settings: flag > file > overlay > preset > default.
+
+    Examples: agentrl train --env code_agent | agentrl train --env code_agent --preset grpo trainer.steps=50 |
+    agentrl train --resume latest
+    """
+    if resume is not None:
+        given = {"--env": env, "--preset": preset, "--seed": seed, "--name": name, "--model": model, "--config": config}
+        clashes = [flag for flag, value in given.items() if value is not None] + list(overrides or []) + ["--sync"] * sync
+        if clashes:
+            raise UsageError(f"A resumed run keeps its settings: leave out {', '.join(map(str, clashes))}.")
+        _resume(resume)
+        return
+    from agentrl.config.load import resolve
+
+    flags = {
+        "seed": seed,
+        "model.path": str(Path(model).absolute()) if model else None,
+        "sandbox.provider": sandbox,
+        "sandbox.unsafe_local_execution": True if unsafe_local_execution else None,
+        "staleness.lag": 0 if sync else None,
+    }
+    resolved = resolve(environment=env, preset=preset, file=config, flags=flags, overrides=overrides or [])
+    from agentrl.environment.registry import load
+
+    load(resolved.config.environment)  # an unknown name is refused before a database is started for it
+    from agentrl.launch.plan import make_plan, print_plan
+    from agentrl.launch.run import create_run, execute
+
+    with store_session() as connection:
+        plan = make_plan(resolved, name, connection)
+        print_plan(plan)
+        if dry_run:
+            print("Everything is in place; --dry-run starts nothing.")
+            return
+        run = create_run(plan, connection)
+        code = execute(run, connection)
+    sys.exit(code)
+
+
+def _resume(name: str) -> None:
+    from agentrl.launch.run import execute
+
+    with store_session() as connection:
+        run = require_run(connection, name)
+        print(f"Resuming run {run.spec.name} at step {run.step} ({run.updates} policy updates)", flush=True)
+        code = execute(run, connection)
+    sys.exit(code)

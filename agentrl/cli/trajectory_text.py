@@ -1,0 +1,51 @@
+"""A trajectory as lines of text. Model and tool text is data: control characters are shown, never sent to the terminal."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from agentrl.types import Segment, StoredTrajectory
+
+
+def trajectory_lines(stored: StoredTrajectory, events: Sequence[Mapping[str, Any]], *, tokens: bool) -> Iterator[str]:
+    """Header, one block a segment, then the events."""
+    reward = f"{stored.reward.value:g}" if stored.reward else "none"
+    yield f"trajectory {stored.id}  ({stored.purpose.value}, task {visible(stored.task_id)}, attempt {stored.attempt})"
+    yield f"  {stored.termination.value}, {stored.n_turns} turns, {stored.n_tokens} tokens, reward {reward}"
+    yield f"  engine {stored.lineage.engine} {stored.lineage.engine_version}, sandbox {stored.lineage.sandbox}"
+    for segment in stored.segments:
+        yield from _segment_lines(segment, tokens)
+    yield "  events"
+    for event in events:
+        yield "    " + "  ".join(f"{value}" for value in event.values() if value is not None)
+
+
+def _segment_lines(segment: Segment, tokens: bool) -> Iterator[str]:
+    yield f"  [{segment.index}] observation, {segment.n_obs} tokens"
+    yield from _indented(segment.observation_text)
+    if segment.n_act:
+        versions = sorted(set(segment.versions.tolist()))
+        span = str(versions[0]) if len(versions) == 1 else f"{versions[0]}-{versions[-1]}"
+        reason = segment.finish_reason.value if segment.finish_reason else "?"
+        yield f"  [{segment.index}] action, {segment.n_act} tokens, version {span}, {reason}"
+        yield from _indented(segment.action_text)
+    if tokens:
+        yield f"      observation ids {segment.observation.tolist()}"
+        for token, logprob, version in zip(segment.action, segment.logprobs, segment.versions, strict=True):
+            yield f"      action id {token:>6}  log-prob {logprob:9.5f}  version {version}"
+    for call in segment.tool_calls:
+        yield f"      call {visible(call.name)} " + visible(call.error or str(dict(call.arguments or {})))
+    for result in segment.tool_results:
+        yield f"      result of {visible(result.name)}{' (error)' if result.is_error else ''}, {result.duration_s * 1e3:.1f} ms"
+
+
+def _indented(text: str) -> Iterator[str]:
+    for line in text.split("\n"):
+        yield "      | " + visible(line)
+
+
+def visible(text: str) -> str:
+    """Control, format and surrogate characters as escapes (ANSI, bidi overrides, NUL can't act on the terminal)."""
+    return "".join(c if unicodedata.category(c) not in ("Cc", "Cf", "Cs", "Co") else c.encode("unicode_escape", "surrogatepass").decode() for c in text)

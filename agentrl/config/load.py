@@ -1,0 +1,156 @@
+"""From preset, overlay, file and flags to one `RunConfig`, each value with its origin.
+
+Precedence: flag > file > overlay > preset > default. Every key that a user gives is used or refused with the nearest name.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import json
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from agentrl.config.presets import PRESETS, TINY, TINY_REASON
+from agentrl.config.run import RunConfig
+from agentrl.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """A configuration and where each value that is not a default came from (dotted key -> origin)."""
+
+    config: RunConfig
+    origins: Mapping[str, str]
+
+    @property
+    def hash(self) -> str:
+        """Content hash of the values; two runs with equal hashes mean the same thing."""
+        return config_hash(self.config)
+
+
+def config_hash(config: RunConfig) -> str:
+    """sha256 over the canonical JSON of the values."""
+    return hashlib.sha256(json.dumps(config.model_dump(mode="json"), sort_keys=True).encode()).hexdigest()
+
+
+def nearest(word: str, known: Sequence[str]) -> str:
+    """', did you mean X?' or ''."""
+    match = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
+    return f" Did you mean '{match[0]}'?" if match else ""
+
+
+def resolve(
+    *, environment: str | None, preset: str | None, file: Path | None, flags: Mapping[str, Any], overrides: Sequence[str]
+) -> Resolved:
+    """Build the configuration of a new run. `UsageError` names the key, its origin and the nearest valid one."""
+    from_file = _read_file(file) if file else {}
+    from_flags = {**{k: v for k, v in flags.items() if v is not None}, **_parse_overrides(overrides)}
+    preset = preset or from_file.pop("preset", None) or "sao_turn"
+    if preset not in PRESETS:
+        raise UsageError(f"Unknown preset '{preset}'.{nearest(preset, list(PRESETS))} Presets: {', '.join(PRESETS)}.")
+    environment = environment or from_file.pop("environment", None)
+    if not environment:
+        raise UsageError("No environment given: use --env NAME, for example --env code_agent.")
+    layers: list[tuple[str, Mapping[str, Any]]] = [(f"preset {preset}", PRESETS[preset])]
+    if not (from_flags.get("model.path") or from_file.get("model.path")):
+        layers.append((f"overlay tiny: {TINY_REASON}", TINY[preset]))
+    layers += [(f"file {file}", from_file), ("flag", from_flags)]
+    values: dict[str, Any] = {"environment": environment, "preset": preset}
+    origins: dict[str, str] = {}
+    for origin, layer in layers:
+        for key, value in layer.items():
+            _check_key(key, origin)
+            _set(values, key, value)
+            origins[key] = origin
+    if "staleness.eta" in {**from_file, **from_flags} and origins.get("staleness.lag", "").startswith("overlay"):
+        _set(values, "staleness.lag", None)
+        del origins["staleness.lag"]
+    return Resolved(_validate(values, origins), origins)
+
+
+def _validate(values: dict[str, Any], origins: Mapping[str, str]) -> RunConfig:
+    try:
+        return RunConfig.model_validate(values)
+    except ValidationError as error:
+        lines = []
+        for item in error.errors():
+            key = ".".join(str(part) for part in item["loc"])
+            given = f" (from {origins[key]}, got {item['input']!r})" if key in origins else ""
+            lines.append(f"{key + ': ' if key else ''}{item['msg'].removeprefix('Value error, ')}{given}")
+        raise UsageError("The configuration is not valid. " + "; ".join(lines) + ".") from None
+
+
+def known_keys(model: type[BaseModel] = RunConfig, prefix: str = "") -> Iterator[str]:
+    """Dotted names of all settings."""
+    for name, info in model.model_fields.items():
+        sections = [a for a in _annotations(info.annotation) if isinstance(a, type) and issubclass(a, BaseModel)]
+        if sections:
+            yield from known_keys(sections[0], f"{prefix}{name}.")
+        if not sections or type(None) in _annotations(info.annotation):
+            yield prefix + name
+
+
+def _annotations(annotation: Any) -> tuple[Any, ...]:
+    return getattr(annotation, "__args__", None) or (annotation,)
+
+
+def _check_key(key: str, origin: str) -> None:
+    keys = list(known_keys())
+    if key not in keys:
+        raise UsageError(f"Unknown setting '{key}' ({origin}).{nearest(key, keys)} `agentrl config show` lists all settings.")
+
+
+def _set(values: dict[str, Any], key: str, value: Any) -> None:
+    *path, last = key.split(".")
+    for part in path:
+        inner = values.setdefault(part, {})
+        if inner is None:
+            raise UsageError(f"'{key}' is set, but this preset has no {part}: choose another preset or drop the setting.")
+        values = inner
+    values[last] = value
+
+
+def _read_file(path: Path) -> dict[str, Any]:
+    try:
+        data = tomllib.loads(path.read_text())
+    except FileNotFoundError:
+        raise UsageError(f"Config file {path} does not exist.") from None
+    except (PermissionError, IsADirectoryError, UnicodeDecodeError) as error:
+        raise UsageError(f"Config file {path} can't be read: {error}.") from None
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f"Config file {path} is not valid TOML: {error}.") from None
+    return dict(flatten(data))
+
+
+def flatten(data: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Nested tables to dotted keys."""
+    for key, value in data.items():
+        if isinstance(value, Mapping):
+            yield from flatten(value, f"{prefix}{key}.")
+        else:
+            yield prefix + key, value
+
+
+def _parse_overrides(overrides: Sequence[str]) -> dict[str, Any]:
+    parsed: dict[str, Any] = {}
+    for item in overrides:
+        key, separator, text = item.removeprefix("--").partition("=")
+        if not separator:
+            raise UsageError(f"'{item}' is not a setting: write KEY=VALUE, for example trainer.steps=50.")
+        parsed[key] = _value(text)
+    return parsed
+
+
+def _value(text: str) -> Any:
+    if text.lower() in ("none", "null"):
+        return None
+    try:
+        return tomllib.loads(f"v = {text}")["v"]
+    except tomllib.TOMLDecodeError:
+        return text

@@ -1,0 +1,137 @@
+"""The settings of a run, one section a box. Numbers carry their unit in the name or in the docstring."""
+
+from __future__ import annotations
+
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from agentrl.config.algorithm import AlgorithmConfig, Section
+from agentrl.staleness import lag_bound
+
+
+class ModelSettings(Section):
+    """Which policy is trained."""
+
+    path: str | None = None
+    """A Hugging Face model directory (config, tokenizer with chat template, safetensors). None: a small model is built."""
+    hidden: int = Field(96, ge=8)
+    layers: int = Field(2, ge=1)
+    heads: int = Field(4, ge=1)
+    kv_heads: int = Field(2, ge=1)
+    ffn: int = Field(192, ge=8)
+    max_context: int = Field(192, ge=32)
+    """Context window of the built model, in tokens."""
+
+
+class WarmStart(Section):
+    """Supervised fine-tuning on the environment's demonstrations before RL; only for a model that is built here."""
+
+    demonstrations: int = Field(1500, ge=1)
+    steps: int = Field(500, ge=1)
+    batch: int = Field(32, ge=1)
+    learning_rate: float = Field(3e-3, gt=0)
+
+
+class SandboxSettings(Section):
+    """Where tool code runs."""
+
+    provider: Literal["auto", "docker", "podman", "bubblewrap"] = "auto"
+    pool_size: int = Field(16, ge=1)
+    """Sandboxes kept warm by each rollout worker."""
+    unsafe_local_execution: bool = False
+
+
+class EngineSettings(Section):
+    """How tokens are generated."""
+
+    kind: Literal["local"] = "local"
+    slots: int = Field(128, ge=1)
+    """Sequences that hold a key-value cache at once."""
+    temperature: float = Field(1.0, gt=0)
+
+
+class RolloutSettings(Section):
+    """The workers that act."""
+
+    workers: int = Field(1, ge=1)
+    concurrency: int = Field(128, ge=1)
+    """Episodes that one worker runs at once."""
+    lease_s: float = Field(60.0, gt=0)
+    max_attempts: int = Field(3, ge=1)
+
+
+class StalenessSettings(Section):
+    """How old a trained token may be."""
+
+    eta: float = Field(0.25, ge=0, le=1)
+    """Sync strength: 0 strictly synchronous, 1 unbounded."""
+    lag: int | None = Field(None, ge=0)
+    """Lag bound in policy updates; None derives it from eta."""
+
+    @property
+    def bound(self) -> int | None:
+        """The lag bound L in policy updates; None is unbounded."""
+        return self.lag if self.lag is not None else lag_bound(self.eta)
+
+
+class TrainerSettings(Section):
+    """The box that updates the policy."""
+
+    steps: int = Field(1000, ge=1)
+    batch: int = Field(128, ge=1)
+    """Trajectories a step; a multiple of algorithm.group_size."""
+    learning_rate: float = Field(1e-6, gt=0)
+    final_learning_rate: float = Field(1.0, gt=0, le=1)
+    """Fraction of learning_rate at the last step; linear in between."""
+    beta2: float = Field(0.99, gt=0, lt=1)
+    weight_decay: float = Field(0.0, ge=0)
+    clip_grad: float = Field(1.0, gt=0)
+    micro_batch_tokens: int = Field(8192, ge=1)
+    """Padded tokens of one forward pass."""
+    checkpoint_every: int = Field(20, ge=1)
+    """Steps between checkpoints."""
+    lease_s: float = Field(60.0, gt=0)
+
+
+class EvaluationSettings(Section):
+    """Held-out episodes, each evaluation pinned to one policy version."""
+
+    split: str = "heldout"
+    episodes: int = Field(512, ge=1)
+    """Episodes of the first and the last evaluation."""
+    every: int = Field(35, ge=0)
+    """Steps between evaluations during the run; 0 turns them off."""
+    episodes_during: int = Field(128, ge=1)
+
+
+class RunConfig(Section):
+    """Everything a run needs to be repeated."""
+
+    environment: str
+    preset: str = "sao_turn"
+    seed: int = 0
+    model: ModelSettings = ModelSettings()
+    warm_start: WarmStart = WarmStart()
+    sandbox: SandboxSettings = SandboxSettings()
+    engine: EngineSettings = EngineSettings()
+    rollout: RolloutSettings = RolloutSettings()
+    staleness: StalenessSettings = StalenessSettings()
+    algorithm: AlgorithmConfig = AlgorithmConfig()
+    trainer: TrainerSettings = TrainerSettings()
+    evaluation: EvaluationSettings = EvaluationSettings()
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.trainer.batch % self.algorithm.group_size:
+            raise ValueError(
+                f"trainer.batch ({self.trainer.batch}) must be a multiple of algorithm.group_size "
+                f"({self.algorithm.group_size}): use {self.trainer.batch // self.algorithm.group_size * self.algorithm.group_size}"
+                f" or {(self.trainer.batch // self.algorithm.group_size + 1) * self.algorithm.group_size}"
+            )
+        if self.model.hidden % self.model.heads or self.model.heads % self.model.kv_heads:
+            raise ValueError(
+                f"model.hidden ({self.model.hidden}) must be a multiple of model.heads ({self.model.heads}), "
+                f"and model.heads a multiple of model.kv_heads ({self.model.kv_heads})"
+            )
+        return self

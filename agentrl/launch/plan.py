@@ -1,0 +1,145 @@
+"""What a run is going to be, resolved and checked before any work starts."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import platform
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from agentrl.config.load import Resolved
+from agentrl.config.run import RunConfig
+from agentrl.errors import NotReadyError, UsageError
+from agentrl.staleness import sync_strength
+from agentrl.store.connect import StoreConnection
+from sandboxes.choose import choose
+from sandboxes.contract import SandboxError
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A run that can start: its name, folder, settings and what the machine offers for it."""
+
+    name: str
+    folder: Path
+    resolved: Resolved
+    lines: Mapping[str, str]
+    """What is printed: subject -> decision and reason."""
+
+    @property
+    def config(self) -> RunConfig:
+        return self.resolved.config
+
+
+def runs_folder() -> Path:
+    """``$AGENTRL_RUNS`` or ./runs."""
+    return Path(os.environ.get("AGENTRL_RUNS", "runs")).absolute()
+
+
+def new_name(environment: str) -> str:
+    """Environment and start time in UTC, to the second."""
+    base = environment.rsplit(":", 1)[-1].replace("/", "_")
+    return f"{base}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
+
+
+def make_plan(resolved: Resolved, name: str | None, connection: StoreConnection) -> Plan:
+    """Check environment, model, sandbox and name. `UsageError` or `NotReadyError`; nothing was created."""
+    from agentrl.environment.registry import load
+
+    config = resolved.config
+    environment = load(config.environment)
+    name = name or new_name(config.environment)
+    folder = runs_folder() / name
+    if connection.store.find_run(name) is not None or folder.exists():
+        raise UsageError(f"A run named '{name}' exists already. Continue it with: agentrl train --resume {name}")
+    model = _model_line(config)
+    provider, reason = _sandbox(config)
+    lines = {
+        "run": f"{name} (seed {config.seed}), files in {folder}",
+        "environment": f"{config.environment} version {environment.version}",
+        "store": connection.description,
+        "sandbox": f"{reason}; {config.sandbox.pool_size} warm",
+        "model": model,
+        "engine": f"{config.engine.kind}, in the rollout process: no SGLang server is configured; "
+        f"temperature {config.engine.temperature:g}, {config.engine.slots} slots",
+        "algorithm": _algorithm_line(config),
+        "staleness": _staleness_line(config),
+        "trainer": f"megatron-core on {_device()}, {config.trainer.steps} steps of {config.trainer.batch} trajectories, "
+        f"learning rate {config.trainer.learning_rate:g} to {config.trainer.learning_rate * config.trainer.final_learning_rate:g}",
+        "checkpoints": f"every {config.trainer.checkpoint_every} steps: a crash repeats at most that many",
+        "machine": f"{os.cpu_count()} cores, Python {platform.python_version()}",
+    }
+    return Plan(name, folder, resolved, lines)
+
+
+def print_plan(plan: Plan) -> None:
+    """The plan, then what was not chosen by the user and why."""
+    width = max(map(len, plan.lines))
+    for subject, text in plan.lines.items():
+        print(f"  {subject:<{width}}  {text}")
+    by_origin: dict[str, list[str]] = {}
+    for key, origin in plan.resolved.origins.items():
+        by_origin.setdefault(origin, []).append(f"{key}={_value(plan.config, key)}")
+    for origin, settings in by_origin.items():
+        print(f"  {origin}:\n    {', '.join(settings)}")
+    print("  everything else is a default: `agentrl config show` lists all settings", flush=True)
+
+
+def _value(config: RunConfig, key: str) -> object:
+    value: object = config
+    for part in key.split("."):
+        value = getattr(value, part)
+    return f"{value:g}" if isinstance(value, float) else value
+
+
+def _model_line(config: RunConfig) -> str:
+    if config.model.path is None:
+        m = config.model
+        return (
+            f"a small Llama built here ({m.layers} layers, width {m.hidden}), warm-started on "
+            f"{config.warm_start.demonstrations} demonstrations: no --model was given"
+        )
+    from agentrl.model.model_dir import check_model_dir
+
+    check_model_dir(Path(config.model.path))
+    return f"{config.model.path}, no warm start"
+
+
+def _sandbox(config: RunConfig) -> tuple[str, str]:
+    preference = None if config.sandbox.provider == "auto" else config.sandbox.provider
+    try:
+        provider, reason = asyncio.run(choose(preference, config.sandbox.unsafe_local_execution))
+    except SandboxError as error:
+        raise NotReadyError(str(error)) from None
+    return provider.name, reason
+
+
+def _algorithm_line(config: RunConfig) -> str:
+    a = config.algorithm
+    parts = [f"preset {config.preset}: {a.advantage}", f"{a.loss} with ratio bounds ({a.ratio_low:g}, {a.ratio_high:g})"]
+    if a.critic:
+        parts.append(f"critic with {a.critic.updates_per_batch} updates a batch, {a.critic.warmup_batches} warm-up batches")
+    if a.group_size > 1:
+        parts.append(f"groups of {a.group_size}")
+    return ", ".join(parts)
+
+
+def _staleness_line(config: RunConfig) -> str:
+    bound = config.staleness.bound
+    if bound is None:
+        return f"unbounded lag; at most {config.rollout.concurrency * config.rollout.workers} episodes run at once"
+    if bound == 0:
+        return "strictly synchronous: nothing is generated while the trainer works on its batch"
+    return (
+        f"lag of at most {bound} policy updates (sync strength {sync_strength(bound):.2g}), "
+        f"at most {(bound + 1) * config.trainer.batch} episodes between start and training"
+    )
+
+
+def _device() -> str:
+    import torch
+
+    return f"{torch.cuda.device_count()} GPU(s)" if torch.cuda.is_available() else "CPU (gloo), one process"

@@ -1,0 +1,138 @@
+"""The processes of a run on this machine.
+
+Invariants
+- no_orphans: every child dies with the launcher, even one killed by SIGKILL.
+- restart: a rollout or evaluation worker that dies is started again; a trainer that crashes is started again and resumes.
+  After `MAX_RESTARTS` deaths without a committed step in between the run fails with the child's log named.
+- fenced_stays_out: a trainer refused by its fence is never restarted (two of them would fence each other for ever).
+- two_signals: the first stop asks (SIGTERM) and waits, the second kills (SIGKILL).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from agentrl.errors import RunFailed
+
+EXIT_INTERRUPTED = 130
+EXIT_FENCED = 4
+FINAL_CODES = (2, 3)
+"""Bad usage and missing environment: a restart can't help."""
+MAX_RESTARTS = 3
+_PR_SET_PDEATHSIG = 1
+
+
+def die_with_parent(parent: int) -> None:
+    """Ask the kernel for SIGTERM when the parent ends. Called at the start of a child; covers a parent already gone."""
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+    if os.getppid() != parent:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+@dataclass
+class Child:
+    """One role of a run and its current process."""
+
+    role: str
+    command: Sequence[str]
+    process: subprocess.Popen[bytes] | None = None
+    deaths: int = 0
+
+    @property
+    def code(self) -> int | None:
+        """Exit code of the current process; None while it runs."""
+        return self.process.poll() if self.process else None
+
+
+@dataclass
+class RunProcesses:
+    """Starts, watches and stops the trainer, the rollout workers and the evaluation worker of one run."""
+
+    run: str
+    folder: Path
+    environment: Mapping[str, str]
+    workers: int
+    children: list[Child] = field(default_factory=list)
+    _last_step: int = -1
+
+    def start(self) -> None:
+        base = [sys.executable, "-m", "agentrl.cli.main"]
+        roles = [("trainer", ["trainer"])]
+        roles += [(f"rollout-{i}", ["rollout", "--worker", str(i)]) for i in range(self.workers)]
+        roles += [("evaluation", ["rollout", "--evaluate"])]
+        self.children = [Child(role, [*base, *arguments, "--run", self.run]) for role, arguments in roles]
+        for child in self.children:
+            self._spawn(child)
+
+    @property
+    def trainer(self) -> Child:
+        return self.children[0]
+
+    def watch(self, step: int) -> bool:
+        """Restart what died. True once the trainer has ended well; `RunFailed` when it can't go on."""
+        if step > self._last_step:
+            self._last_step = step
+            for child in self.children:
+                child.deaths = 0
+        code = self.trainer.code
+        if code == 0:
+            return True
+        if code == EXIT_FENCED:
+            raise RunFailed(f"Another trainer took over run {self.run}; this one stops for good. Log: {self._log(self.trainer)}")
+        for child in self.children:
+            if child.code is not None:
+                self._restart(child)
+        return False
+
+    def stop(self) -> None:
+        """Ask all children to end; they release their work."""
+        for child in self.children:
+            if child.process and child.code is None:
+                child.process.terminate()
+
+    def kill(self) -> None:
+        for child in self.children:
+            if child.process and child.code is None:
+                child.process.kill()
+
+    def wait(self, timeout: float) -> bool:
+        """True when all children have ended."""
+        deadline = time.monotonic() + timeout
+        for child in self.children:
+            if child.process is None:
+                continue
+            try:
+                child.process.wait(max(0.0, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                return False
+        return True
+
+    def _restart(self, child: Child) -> None:
+        child.deaths += 1
+        if child.code in FINAL_CODES or child.deaths > MAX_RESTARTS:
+            raise RunFailed(
+                f"The {child.role} process of run {self.run} ended with code {child.code} "
+                f"({child.deaths} times without progress). Its log: {self._log(child)}"
+            )
+        print(f"  {child.role} ended with code {child.code}; starting it again (log: {self._log(child)})", flush=True)
+        self._spawn(child)
+
+    def _spawn(self, child: Child) -> None:
+        environment = {**os.environ, **self.environment, "AGENTRL_PARENT": str(os.getpid()), "OMP_NUM_THREADS": "1"}
+        # A session of its own: Ctrl-C reaches the launcher alone, which then stops the children in order.
+        errors = (self.folder / "logs" / f"{child.role}.stderr").open("ab")
+        with errors:
+            child.process = subprocess.Popen(
+                child.command, env=environment, stdin=subprocess.DEVNULL, stderr=errors, start_new_session=True
+            )
+
+    def _log(self, child: Child) -> Path:
+        return self.folder / "logs" / f"{child.role}.jsonl"

@@ -1,0 +1,130 @@
+"""One run from start to summary: create it, run its processes, stop them in order.
+
+Invariants
+- clean_stop: Ctrl-C leaves no process, no container and no lost row, and prints the resume command.
+- final_evaluation: a run that reached its target ends only after its last evaluation was scored.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+
+from agentrl.config.run import RunConfig
+from agentrl.config.stored import from_row, to_row
+from agentrl.environment.registry import load
+from agentrl.errors import UsageError
+from agentrl.launch.plan import Plan
+from agentrl.launch.processes import RunProcesses
+from agentrl.launch.summary import print_summary
+from agentrl.store.connect import StoreConnection
+from agentrl.store.contract import RunRow, RunSpec
+from agentrl.types import Task
+
+POLL_S = 0.5
+STOP_S = 30.0
+"""Time the processes get to finish what they hold after a stop was asked for."""
+TASKS_PER_EPOCH = 20_000
+
+
+class _Stop:
+    """Counts interrupts: the first asks, the second insists."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        self.count += 1
+
+
+def create_run(plan: Plan, connection: StoreConnection) -> RunRow:
+    """Write the run's row, its tasks and its folder."""
+    config = plan.config
+    environment = load(config.environment)
+    tasks: dict[str, list[Task]] = {
+        "train": list(environment.tasks("train", config.seed, TASKS_PER_EPOCH)),
+        config.evaluation.split: list(environment.tasks(config.evaluation.split, config.seed, config.evaluation.episodes)),
+    }
+    spec = RunSpec(
+        name=plan.name,
+        environment=config.environment,
+        config=to_row(config, plan.folder),
+        config_hash=plan.resolved.hash,
+        seed=config.seed,
+        lag_bound=config.staleness.bound,
+        batch_min=config.trainer.batch,
+        batch_max=config.trainer.batch,
+        group_size=config.algorithm.group_size,
+        target_steps=config.trainer.steps,
+        max_running=config.rollout.concurrency * config.rollout.workers,
+        max_attempts=config.rollout.max_attempts,
+        lease_s=config.rollout.lease_s,
+    )
+    (plan.folder / "logs").mkdir(parents=True)
+    (plan.folder / "config.json").write_text(json.dumps(spec.config, indent=2) + "\n")
+    return connection.store.create_run(spec, tasks)
+
+
+def execute(run: RunRow, connection: StoreConnection) -> int:
+    """Run until the target, an interrupt or a failure. The exit code for the shell."""
+    config, folder = from_row(run.spec.config)
+    if run.step >= config.trainer.steps:
+        raise UsageError(f"Run {run.spec.name} has already reached its {config.trainer.steps} steps.")
+    started = time.monotonic()
+    processes = RunProcesses(run.spec.name, folder, {"AGENTRL_DATABASE_URL": connection.url}, config.rollout.workers)
+    connection.store.set_run_status(run.id, "running")
+    status = "failed"
+    with _interrupts() as stop:
+        try:
+            processes.start()
+            status = _supervise(run, config, processes, connection, stop)
+        finally:
+            _stop_all(processes, stop)
+            connection.store.set_run_status(run.id, status)
+    print_summary(connection.store, run, folder, status, time.monotonic() - started)
+    return 0 if status == "finished" else 130
+
+
+def _supervise(run: RunRow, config: RunConfig, processes: RunProcesses, connection: StoreConnection, stop: _Stop) -> str:
+    trained = False
+    while not stop.count:
+        row = connection.store.find_run(run.spec.name)
+        assert row is not None, f"the row of run {run.spec.name} was deleted"
+        trained = trained or processes.watch(row.step)
+        if trained and connection.store.pending_evaluation(run.id) is None:
+            return "finished"
+        time.sleep(POLL_S)
+    print("Stopping: finishing the step in hand and saving a checkpoint. Ctrl-C again stops at once.", flush=True)
+    return "interrupted"
+
+
+def _stop_all(processes: RunProcesses, stop: _Stop) -> None:
+    processes.stop()
+    asked = stop.count
+    deadline = time.monotonic() + STOP_S
+    while time.monotonic() < deadline and stop.count <= asked:
+        if processes.wait(POLL_S):
+            return
+    processes.kill()
+    processes.wait(STOP_S)
+
+
+@contextmanager
+def _interrupts() -> Iterator[_Stop]:
+    stop = _Stop()
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def run_folder(run: RunRow) -> Path:
+    """The folder that a run's row names."""
+    return from_row(run.spec.config)[1]

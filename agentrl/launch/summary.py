@@ -1,0 +1,39 @@
+"""What a run prints at its end: score before and after, lags, drops, the conservation check and the next commands."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from agentrl.store.contract import EvaluationResult, RunRow, TrajectoryStore
+
+
+def print_summary(store: TrajectoryStore, run: RunRow, folder: Path, status: str, seconds: float) -> None:
+    """Print to stdout; every number comes from the store."""
+    name = run.spec.name
+    row = store.find_run(name) or run
+    print(f"\nRun {name} {status} after {row.step} steps ({row.updates} policy updates), {seconds:.0f} s")
+    results = store.evaluation_results(run.id)
+    if results:
+        print(f"  held-out success  {_score(results[0])}" + (f"  ->  {_score(results[-1])}" if len(results) > 1 else ""))
+    lags = store.query("lag_histogram", run=run.id).records()
+    total = sum(row["tokens"] for row in lags)
+    shares = ", ".join(f"{row['lag']}: {row['tokens'] / total:.0%}" for row in lags) or "none"
+    print(f"  lag of trained tokens  {shares}  (bound {run.spec.lag_bound})")
+    drops = store.query("dropped_by_reason", run=run.id).records()
+    if drops:
+        print("  dropped  " + ", ".join(f"{row['reason']} {row['n']}" for row in drops))
+    check = store.conservation(run.id)
+    places = ", ".join(f"{place.value} {count}" for place, count in check.places.items() if count)
+    verdict = "OK" if check.holds else "NOT OK"
+    print(f"  conservation {verdict}: created {check.created} = {places or '0'}; evaluated {check.evaluated}")
+    print(f"  files  {folder}")
+    if status != "finished":
+        print(f"  continue with  agentrl train --resume {name}")
+    print(f"  ask  agentrl db query staleness --run {name}   |   agentrl db query reward_by_task --run {name}")
+    print("  look  agentrl show latest", flush=True)
+
+
+def _score(result: EvaluationResult) -> str:
+    share = result.successes / result.graded if result.graded else float("nan")
+    e = result.evaluation
+    return f"{share:.3f} (version {e.version}, n={result.graded}, mean reward {result.mean_reward:.3f})"
