@@ -1,0 +1,123 @@
+"""A Hugging Face ``config.json`` as one dataclass, for the dense decoders that engine and trainer both know.
+
+HF names are the only vocabulary between trainer, weights and engine: `tensor_shapes` lists them for a configuration.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from agentrl.errors import UsageError
+from agentrl.types import Json
+
+ARCHITECTURES = {"LlamaForCausalLM": "llama", "Qwen2ForCausalLM": "qwen2", "Qwen3ForCausalLM": "qwen3"}
+
+
+@dataclass(frozen=True, slots=True)
+class ModelConfig:
+    """Sizes and options of a dense decoder; ``raw`` is the file's content, unchanged."""
+
+    architecture: str
+    """``llama``, ``qwen2`` or ``qwen3``."""
+    vocab_size: int
+    hidden_size: int
+    intermediate_size: int
+    n_layers: int
+    n_heads: int
+    n_kv_heads: int
+    head_dim: int
+    rms_eps: float
+    rope_theta: float
+    max_positions: int
+    tie_embeddings: bool
+    qkv_bias: bool
+    qk_norm: bool
+    raw: Mapping[str, Json] = field(repr=False, compare=False)
+
+    @classmethod
+    def read(cls, model_dir: Path) -> ModelConfig:
+        """From ``model_dir/config.json``. `UsageError` when it is missing, unreadable or of an unknown architecture."""
+        path = Path(model_dir) / "config.json"
+        if not path.is_file():
+            raise UsageError(f"{model_dir}: no config.json there; name a model directory in Hugging Face format")
+        try:
+            raw = json.loads(path.read_text())
+        except ValueError as error:
+            raise UsageError(f"{path}: not JSON: {error}") from error
+        return cls.from_raw(raw, str(path))
+
+    @classmethod
+    def from_raw(cls, raw: Mapping[str, Json], source: str) -> ModelConfig:
+        """From the parsed file; ``source`` names it in errors."""
+        names = raw.get("architectures") or ["(none)"]
+        architecture = ARCHITECTURES.get(names[0])
+        if architecture is None:
+            raise UsageError(f"{source}: architecture {names[0]!r} is not one of {', '.join(ARCHITECTURES)}")
+        _refuse_unsupported(raw, source)
+        try:
+            return cls._from_known(raw, architecture)
+        except KeyError as error:
+            raise UsageError(f"{source}: the key {error.args[0]!r} is missing") from error
+
+    @classmethod
+    def _from_known(cls, raw: Mapping[str, Json], architecture: str) -> ModelConfig:
+        hidden, heads = int(raw["hidden_size"]), int(raw["num_attention_heads"])
+        rope = raw.get("rope_parameters") or {}
+        return cls(
+            architecture=architecture,
+            vocab_size=int(raw["vocab_size"]),
+            hidden_size=hidden,
+            intermediate_size=int(raw["intermediate_size"]),
+            n_layers=int(raw["num_hidden_layers"]),
+            n_heads=heads,
+            n_kv_heads=int(raw.get("num_key_value_heads") or heads),
+            head_dim=int(raw.get("head_dim") or hidden // heads),
+            rms_eps=float(raw.get("rms_norm_eps", 1e-6)),
+            rope_theta=float(rope.get("rope_theta") or raw.get("rope_theta") or 10000.0),
+            max_positions=int(raw["max_position_embeddings"]),
+            tie_embeddings=bool(raw.get("tie_word_embeddings", False)),
+            qkv_bias=architecture == "qwen2",
+            qk_norm=architecture == "qwen3",
+            raw=dict(raw),
+        )
+
+    def tensor_shapes(self) -> dict[str, tuple[int, ...]]:
+        """HF name to shape of every weight, in file order; no ``lm_head`` when embeddings are tied."""
+        d, q, kv = self.hidden_size, self.n_heads * self.head_dim, self.n_kv_heads * self.head_dim
+        shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (self.vocab_size, d)}
+        for layer in range(self.n_layers):
+            at = f"model.layers.{layer}."
+            for name, rows in (("q", q), ("k", kv), ("v", kv)):
+                shapes[f"{at}self_attn.{name}_proj.weight"] = (rows, d)
+                if self.qkv_bias:
+                    shapes[f"{at}self_attn.{name}_proj.bias"] = (rows,)
+            shapes[f"{at}self_attn.o_proj.weight"] = (d, q)
+            if self.qk_norm:
+                shapes[f"{at}self_attn.q_norm.weight"] = (self.head_dim,)
+                shapes[f"{at}self_attn.k_norm.weight"] = (self.head_dim,)
+            shapes[f"{at}mlp.gate_proj.weight"] = (self.intermediate_size, d)
+            shapes[f"{at}mlp.up_proj.weight"] = (self.intermediate_size, d)
+            shapes[f"{at}mlp.down_proj.weight"] = (d, self.intermediate_size)
+            shapes[f"{at}input_layernorm.weight"] = (d,)
+            shapes[f"{at}post_attention_layernorm.weight"] = (d,)
+        shapes["model.norm.weight"] = (d,)
+        if not self.tie_embeddings:
+            shapes["lm_head.weight"] = (self.vocab_size, d)
+        return shapes
+
+
+def _refuse_unsupported(raw: Mapping[str, Json], source: str) -> None:
+    """What would change the numbers if it were ignored."""
+    rope = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
+    kind = rope.get("rope_type") or rope.get("type") or "default"
+    if kind != "default":
+        raise UsageError(f"{source}: rope type {kind!r} is not supported, only 'default'")
+    if raw.get("use_sliding_window"):
+        raise UsageError(f"{source}: sliding-window attention is not supported")
+    if raw.get("hidden_act", "silu") != "silu":
+        raise UsageError(f"{source}: activation {raw['hidden_act']!r} is not supported, only 'silu'")
+    if raw.get("attention_bias") or raw.get("mlp_bias"):
+        raise UsageError(f"{source}: attention_bias and mlp_bias are not supported")

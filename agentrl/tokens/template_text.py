@@ -1,0 +1,133 @@
+"""A chat template as a function of a conversation's shape: renders in which every content is a marker, cut at the markers.
+
+Contents never enter a render, so nothing that a tool prints can change what the template writes, and a render is cached by
+shape. `cut_prompt` gives the pieces of a whole prompt, `cut_suffix` those that new messages add after an assistant turn.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+
+from agentrl.errors import UsageError
+from agentrl.tokens.messages import Message
+from agentrl.types import Json
+
+_MARKER = "Zq7{kind}{index}qZ"
+_MARKERS = re.compile(r"Zq7([mc])(\d+)qZ")
+
+Render = Callable[[list[dict[str, Json]], list[Json] | None, bool], str]
+"""(conversation, tools, whether to open the assistant's turn) to text."""
+
+Shape = tuple[tuple[str, int, str], ...]
+"""Per message: role, number of neutral calls, and JSON of the calls to render as they are (else empty)."""
+
+
+def history_shape(messages: Sequence[Message], *, neutral_calls: bool) -> Shape:
+    """The shape of messages whose assistant turns were sampled, so that their text holds their calls already.
+
+    ``neutral_calls`` is for templates that refuse a tool message without a call before it: an assistant message then
+    shows one call, without meaning, for each tool message that follows it.
+    """
+    shape: list[tuple[str, int, str]] = []
+    n_tools = 0
+    for message in reversed(messages):
+        shape.append((message.role, n_tools if neutral_calls and message.role == "assistant" else 0, ""))
+        n_tools = n_tools + 1 if message.role == "tool" else 0
+    return tuple(reversed(shape))
+
+
+def prompt_shape(messages: Sequence[Message]) -> Shape:
+    """The shape of messages that are about to be rendered for the first time, written calls included."""
+    return tuple((m.role, 0, _calls_json(m)) for m in messages)
+
+
+class TemplateText:
+    """Cuts renders of one template into pieces. ``name`` is used in errors."""
+
+    def __init__(self, render: Render, name: str) -> None:
+        self._render = render
+        self._name = name
+        self.cut_prompt = lru_cache(maxsize=4096)(self._cut_prompt)
+        self.cut_suffix = lru_cache(maxsize=4096)(self._cut_suffix)
+
+    def _cut_prompt(self, shape: Shape, tools_json: str) -> tuple[str, ...]:
+        """``len(shape) + 1`` pieces: before the first content, between contents, and after the last one, turn opened."""
+        tools = json.loads(tools_json) if tools_json else None
+        text = self._render(_conversation(shape), tools, True)
+        pieces = self._split(text, shape)
+        if pieces is None or any(key[0] != "m" for key in pieces.keys):
+            raise UsageError(f"{self._name}: the template drops, repeats or reorders messages of {_roles(shape)}")
+        return pieces.texts
+
+    def _cut_suffix(self, history: Shape, new: Shape) -> tuple[str, ...]:
+        """``len(new) + 1`` pieces, the first being everything after the last assistant content (its end of turn too).
+
+        Earlier ids stay as the engine saw them, so only text after that content counts. What precedes an assistant
+        content may differ between the renders (some templates put or drop an empty reasoning block there); any other
+        difference means that the new text is not a suffix, which is refused.
+        """
+        before = self._split(self._render(_conversation(history), None, False), history)
+        after = self._split(self._render(_conversation(history + new), None, True), history + new)
+        if before is None or after is None:
+            raise UsageError(f"{self._name}: the template drops, repeats or reorders messages of {_roles(history + new)}")
+        n = len(before.keys)
+        comparable = [i for i, (_, index) in enumerate(before.keys) if history[index][0] != "assistant"]
+        same = before.keys == after.keys[:n] and all(before.texts[i] == after.texts[i] for i in comparable)
+        if not same or not after.texts[n].startswith(before.texts[n]):
+            raise UsageError(
+                f"{self._name}: what {_roles(new)} add after {_roles(history)} is not a suffix of the conversation so far; "
+                "an append-only transcript can't use this template"
+            )
+        return after.texts[n:]
+
+    def end_of_turn(self) -> str:
+        """The text right after an assistant content at the end of a conversation."""
+        shape: Shape = (("user", 0, ""), ("assistant", 0, ""))
+        pieces = self._split(self._render(_conversation(shape), None, False), shape)
+        if pieces is None:
+            raise UsageError(f"{self._name}: the template drops, repeats or reorders messages of {_roles(shape)}")
+        return pieces.texts[-1]
+
+    def _split(self, text: str, shape: Shape) -> _Pieces | None:
+        """None when contents are not all there, once each and in order. A message with calls may show its calls only."""
+        found = _MARKERS.split(text)
+        keys = tuple((kind, int(index)) for kind, index in zip(found[1::3], found[2::3], strict=True))
+        indices = [index for _, index in keys]
+        contents = [index for kind, index in keys if kind == "m"]
+        needed = [i for i, (_, n_calls, calls) in enumerate(shape) if not n_calls and not calls]
+        complete = set(needed) <= set(contents) and len(set(contents)) == len(contents)
+        return _Pieces(tuple(found[::3]), keys) if complete and indices == sorted(indices) else None
+
+
+class _Pieces:
+    """Texts around markers: ``texts[i]`` precedes marker ``keys[i]``; one text more than markers."""
+
+    def __init__(self, texts: tuple[str, ...], keys: tuple[tuple[str, int], ...]) -> None:
+        self.texts = texts
+        self.keys = keys
+
+
+def _conversation(shape: Shape) -> list[dict[str, Json]]:
+    conversation: list[dict[str, Json]] = []
+    for index, (role, n_calls, calls_json) in enumerate(shape):
+        message: dict[str, Json] = {"role": role, "content": _MARKER.format(kind="m", index=index)}
+        if n_calls:
+            call = {"name": _MARKER.format(kind="c", index=index), "arguments": {}}
+            message["tool_calls"] = [{"id": f"{i:09}", "type": "function", "function": call} for i in range(n_calls)]
+        elif calls_json:
+            message["tool_calls"] = [{"type": "function", "function": call} for call in json.loads(calls_json)]
+        conversation.append(message)
+    return conversation
+
+
+def _calls_json(message: Message) -> str:
+    if not message.tool_calls:
+        return ""
+    return json.dumps([{"name": call.name, "arguments": call.arguments or {}} for call in message.tool_calls])
+
+
+def _roles(shape: Shape) -> str:
+    return "[" + ", ".join(role for role, _, _ in shape) + "]"
