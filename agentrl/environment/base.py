@@ -1,0 +1,126 @@
+"""The class people subclass to write an environment."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, ClassVar
+
+from agentrl.environment.boundary import named_faults
+from agentrl.environment.episode import Done, Episode
+from agentrl.environment.tools import Tool, declared_tools
+from agentrl.errors import EnvironmentFault, UsageError
+from agentrl.tokens.messages import Message
+from agentrl.types import Json, Reward, Task
+from sandboxes.contract import Sandbox, SandboxSpec
+
+Policy = Callable[[Episode], str]
+"""Says the assistant's next text from what happened so far."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenizerHints:
+    """How a tokenizer built for this environment's small model should cut text, so that a turn is few tokens."""
+
+    split: str
+    """Regular expression whose matches are tokens of their own."""
+    scaffold: tuple[str, ...]
+    """Whole strings that become one token each."""
+
+
+class Environment:
+    """Tasks, tools and a reward. ``tasks``, ``messages`` and ``reward`` must be written; the rest has defaults.
+
+    One object serves many episodes at the same time: keep what belongs to one episode in ``episode.state``.
+    """
+
+    name: ClassVar[str] = "environment"
+    """Default: the class name in snake_case."""
+    version: ClassVar[str] = "1"
+    """Change it when rewards of old and new episodes must not be compared."""
+    sandbox: SandboxSpec | None = None
+    """What each episode, and its grading, gets a sandbox of; None: no sandbox."""
+    max_turns: int = 8
+    max_turn_tokens: int = 512
+    """Tokens that the policy may sample in one turn."""
+    max_tokens: int = 4096
+    """Tokens of the whole trajectory, prompt and observations included."""
+    max_seconds: float = 600.0
+    """Wall clock of an episode, grading excluded."""
+    tool_timeout_s: float = 30.0
+    grade_timeout_s: float = 60.0
+    max_result_chars: int = 16_000
+    """Longer results are cut in the middle before the policy sees them; the raw bytes are kept."""
+    grades_truncated: bool = False
+    """True: an episode that ran out of a budget is graded like a finished one, so its credit does not bootstrap."""
+    strict_calls: bool = False
+    """True: a turn with a tool call must be that one call and nothing else."""
+    tokenizer_hints: TokenizerHints | None = None
+    tools: ClassVar[Mapping[str, Tool]] = MappingProxyType({})
+    """Declared tools by name; filled from the ``@tool`` methods."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "name" not in vars(cls):
+            cls.name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", cls.__name__).lower()
+        cls.tools = MappingProxyType(declared_tools(cls))
+
+    def tasks(self, split: str, seed: int, n: int) -> Sequence[Task]:
+        """At most ``n`` tasks of ``split`` (``train`` or ``heldout``), the same ones for the same ``seed``, ids unique."""
+        raise NotImplementedError(f"{type(self).__qualname__} must define tasks(split, seed, n)")
+
+    def messages(self, task: Task) -> list[Message]:
+        """The conversation that the policy starts from."""
+        raise NotImplementedError(f"{type(self).__qualname__} must define messages(task)")
+
+    async def setup(self, episode: Episode) -> None:
+        """Prepare ``episode.state`` and ``episode.sandbox`` before the first turn."""
+
+    async def respond(self, episode: Episode, text: str) -> str | Message | Done:
+        """Answer a turn without a tool call; a str becomes a user message. By default such a turn ends the episode."""
+        return Done()
+
+    def wrong_call(self, why: str) -> str:
+        """What the policy is told about a call that could not be executed."""
+        return f"error: {why}"
+
+    async def finish(self, episode: Episode) -> None:
+        """The episode has ended and its sandbox still lives: copy what grading needs into ``episode.state``."""
+
+    async def reward(self, episode: Episode, sandbox: Sandbox) -> Reward | float | bool:
+        """Score an ended episode. ``sandbox`` is clean and is not the one that the policy used: upload tests only here."""
+        raise NotImplementedError(f"{type(self).__qualname__} must define reward(episode, sandbox)")
+
+    def demonstrator(self, rng: random.Random, task: Task) -> Policy:
+        """A scripted policy for ``task``, to warm-start a model that can't act yet. Optional; see `can_demonstrate`."""
+        raise UsageError(f"environment {self.name!r} has no demonstrator: it can't warm-start a model")
+
+    @property
+    def can_demonstrate(self) -> bool:
+        return type(self).demonstrator is not Environment.demonstrator
+
+    def tool_schemas(self) -> list[dict[str, Json]]:
+        """Declarations of all tools, as chat templates take them."""
+        return [declared.schema() for declared in self.tools.values()]
+
+
+def checked_tasks(environment: Environment, split: str, seed: int, n: int) -> list[Task]:
+    """Tasks of an environment; `EnvironmentFault` for none, a missing or repeated id, or another split."""
+    with named_faults(environment.name, f"{split} split", "tasks"):
+        tasks = list(environment.tasks(split, seed, n))
+    where = f"environment {environment.name!r}, tasks({split!r}, seed={seed}, n={n})"
+    if not tasks:
+        raise EnvironmentFault(f"{where} returned no task")
+    seen: set[str] = set()
+    for index, task in enumerate(tasks):
+        if not isinstance(task, Task) or not isinstance(task.id, str) or not task.id:
+            raise EnvironmentFault(f"{where}: item {index} is not a Task with a non-empty id: {task!r:.200}")
+        if task.split != split:
+            raise EnvironmentFault(f"{where}: task {task.id!r} says split {task.split!r}")
+        if task.id in seen:
+            raise EnvironmentFault(f"{where}: id {task.id!r} appears twice")
+        seen.add(task.id)
+    return tasks

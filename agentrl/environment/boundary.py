@@ -1,0 +1,89 @@
+"""The boundary between the library and an environment's code: limits its time and names its faults.
+
+Only three kinds of exception cross it: `SandboxError` (infrastructure), `EnvironmentFault`, and those the caller asks for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import inspect
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from agentrl.errors import EnvironmentFault
+from sandboxes.contract import SandboxError
+
+
+class Overtime(EnvironmentFault):
+    """Environment code did not return within its limit."""
+
+
+@contextmanager
+def named_faults(environment: str, task: str, method: str, *passing: type[Exception]) -> Iterator[None]:
+    """Turn what the environment's code raises into an `EnvironmentFault` that names environment, task and method."""
+    try:
+        yield
+    except (Exception, SystemExit) as error:
+        if isinstance(error, (SandboxError, EnvironmentFault, *passing)):
+            raise
+        raise EnvironmentFault(
+            f"environment {environment!r}, task {task!r}, method {method!r} raised {type(error).__name__}: {error}"
+        ) from error
+
+
+async def invoke(
+    environment: str,
+    task: str,
+    method: str,
+    function: Callable[..., Any],
+    *args: Any,
+    timeout_s: float,
+    passing: tuple[type[Exception], ...] = (),
+    **kwargs: Any,
+) -> Any:
+    """Call ``function`` (sync ones in a thread of their own) within ``timeout_s`` seconds; `Overtime` after that.
+
+    A sync function can't be stopped: its thread is left behind as a daemon, so slow work belongs in the sandbox.
+    """
+    with named_faults(environment, task, method, *passing):
+        limit = asyncio.timeout(timeout_s)
+        try:
+            async with limit:
+                if inspect.iscoroutinefunction(function):
+                    return await function(*args, **kwargs)
+                result = await _in_thread(lambda: function(*args, **kwargs))
+                return await result if inspect.isawaitable(result) else result
+        except TimeoutError as error:
+            if not limit.expired():
+                raise
+            raise Overtime(
+                f"environment {environment!r}, task {task!r}, method {method!r} did not return within {timeout_s:g} s"
+            ) from error
+
+
+async def _in_thread(call: Callable[[], Any]) -> Any:
+    # Not the loop's executor: its threads are limited and joined at exit, so one that hangs would stop the worker.
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[tuple[Any, BaseException | None]] = loop.create_future()
+
+    def deliver(value: Any, error: BaseException | None) -> None:
+        if not done.done():
+            done.set_result((value, error))
+
+    def run() -> None:
+        value, error = None, None
+        try:
+            value = call()
+        except BaseException as raised:
+            error = raised
+        with suppress(RuntimeError):  # the loop closed while a forgotten call was running
+            loop.call_soon_threadsafe(deliver, value, error)
+
+    threading.Thread(target=contextvars.copy_context().run, args=(run,), daemon=True, name="environment-call").start()
+    value, error = await done
+    if error is not None:
+        raise error
+    return value

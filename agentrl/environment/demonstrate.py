@@ -1,0 +1,77 @@
+"""Demonstrations: a scripted policy plays an environment's tasks, with the same turns, sandboxes and grading as a model."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from contextlib import AbstractAsyncContextManager, nullcontext
+from dataclasses import dataclass
+
+from agentrl.environment.base import Environment, Policy, checked_tasks
+from agentrl.environment.boundary import named_faults
+from agentrl.environment.grading import grade, is_gradable
+from agentrl.environment.turn import begin, take_turn
+from agentrl.errors import EnvironmentFault
+from agentrl.tokens.messages import Message
+from agentrl.types import Reward, Task, Termination
+from sandboxes.contract import Sandbox, SandboxPool
+
+
+@dataclass(frozen=True, slots=True)
+class Demonstration:
+    """One played episode. ``entries`` in order: a `Message` is prompt or observation, a str is an assistant's turn."""
+
+    task: Task
+    entries: tuple[Message | str, ...]
+    termination: Termination
+    reward: Reward | None
+
+
+async def play(
+    environment: Environment, task: Task, policy: Policy, pool: SandboxPool | None = None, *, seed: int = 0
+) -> Demonstration:
+    """Play one episode and grade it in a sandbox taken after the episode's own was given back.
+
+    ``pool`` may be None for an environment without a sandbox.
+    """
+    async with _sandbox(environment, pool) as sandbox:
+        episode, messages = await begin(environment, task, seed=seed, sandbox=sandbox)
+        entries: list[Message | str] = list(messages)
+        ended: Termination | None = None
+        while ended is None:
+            with named_faults(environment.name, task.id, "demonstrator"):
+                text = policy(episode)
+            outcome = await take_turn(environment, episode, text, truncated=False)
+            ended = outcome.ended
+            entries.append(text)
+            if ended is None:
+                entries.extend(outcome.messages)
+    if not is_gradable(environment, ended):
+        return Demonstration(task, tuple(entries), ended, None)
+    async with _sandbox(environment, pool) as sandbox:
+        return Demonstration(task, tuple(entries), ended, await grade(environment, episode, sandbox))
+
+
+async def collect(
+    environment: Environment, seed: int, n: int, pool: SandboxPool | None = None, concurrency: int = 4
+) -> list[Demonstration]:
+    """``n`` demonstrations of training tasks, in the order of the tasks; the same ones for the same ``seed``."""
+    tasks = checked_tasks(environment, "train", seed, n)
+    slots = asyncio.Semaphore(concurrency)
+
+    async def one(index: int, task: Task) -> Demonstration:
+        async with slots:
+            policy = environment.demonstrator(random.Random(f"{seed}/{index}"), task)
+            return await play(environment, task, policy, pool, seed=index)
+
+    async with asyncio.TaskGroup() as group:
+        running = [group.create_task(one(index, task)) for index, task in enumerate(tasks)]
+    return [task.result() for task in running]
+
+
+def _sandbox(environment: Environment, pool: SandboxPool | None) -> AbstractAsyncContextManager[Sandbox | None]:
+    if environment.sandbox is None:
+        return nullcontext()
+    if pool is None:
+        raise EnvironmentFault(f"environment {environment.name!r} needs a sandbox, and no pool was given")
+    return pool.acquire(environment.sandbox)

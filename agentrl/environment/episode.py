@@ -1,0 +1,80 @@
+"""What an environment sees of one episode: its task, sandbox and seed, a free namespace, and the turns so far."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any, NoReturn, cast
+
+from agentrl.errors import EnvironmentFault
+from agentrl.tokens.messages import Message
+from agentrl.types import Task, Termination, ToolCall, ToolResult
+from sandboxes.contract import Sandbox
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """Returned by a tool or by ``respond``: the episode ends here. ``text`` is stored as the tool's result."""
+
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One turn of the policy and what the environment answered."""
+
+    text: str
+    """The assistant's text, without the stop token."""
+    calls: tuple[ToolCall, ...] = ()
+    results: tuple[ToolResult, ...] = ()
+    messages: tuple[Message, ...] = ()
+    """The observation that follows, as added to the conversation."""
+
+
+class _NoSandbox:
+    def __getattr__(self, name: str) -> NoReturn:
+        raise EnvironmentFault(
+            f"sandbox.{name} used without a sandbox: set `sandbox = SandboxSpec()` on the environment's class"
+        )
+
+
+NO_SANDBOX = cast(Sandbox, _NoSandbox())
+"""Stands where an environment without a sandbox spec would find one; every use names the missing declaration."""
+
+
+@dataclass(slots=True)
+class Episode:
+    """One run of one task. Environments keep their own things in ``state``; everything else is kept by the library."""
+
+    task: Task
+    sandbox: Sandbox = NO_SANDBOX
+    seed: int = 0
+    state: SimpleNamespace = field(default_factory=SimpleNamespace)
+    turns: list[Turn] = field(default_factory=list)
+    ended: Termination | None = None
+    retryable: bool = True
+    """False once a tool with effects outside the sandbox was called: such an episode is never run again."""
+    _turn_reward: float | None = None
+
+    @property
+    def n_turns(self) -> int:
+        return len(self.turns)
+
+    @property
+    def last_observation(self) -> str:
+        """Text of the newest message from the environment, empty before the first answer."""
+        messages = self.turns[-1].messages if self.turns else ()
+        return messages[-1].content if messages else ""
+
+    def add_reward(self, value: float) -> None:
+        """Credit the running turn with ``value`` (finite), on top of what ``reward`` gives the whole episode."""
+        number: Any = value
+        if isinstance(number, bool) or not isinstance(number, (int, float)) or not math.isfinite(number):
+            raise EnvironmentFault(f"add_reward on task {self.task.id!r} got {value!r}: a finite number is needed")
+        self._turn_reward = (self._turn_reward or 0.0) + float(number)
+
+    def take_turn_reward(self) -> float | None:
+        """What was added since the last call, None when nothing was."""
+        value, self._turn_reward = self._turn_reward, None
+        return value

@@ -1,0 +1,87 @@
+"""From what ``Environment.reward`` returns to a verdict.
+
+A verdict is a finite number. A grader that raises, takes too long or returns anything else gives no verdict: that is an error
+which names grader and task, never a reward of 0.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import numbers
+import time
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from agentrl.environment.base import Environment
+from agentrl.environment.boundary import invoke
+from agentrl.environment.episode import NO_SANDBOX, Episode
+from agentrl.errors import EnvironmentFault
+from agentrl.types import Reward, Termination
+from sandboxes.contract import Sandbox
+
+
+def is_gradable(environment: Environment, termination: Termination) -> bool:
+    """Whether an episode that ended so gets a verdict: finished ones, and truncated ones where the environment wants that."""
+    return termination is Termination.TERMINATED or (termination.is_truncated() and environment.grades_truncated)
+
+
+async def grade(environment: Environment, episode: Episode, sandbox: Sandbox | None = None) -> Reward:
+    """The verdict on an ended episode. ``sandbox`` is clean, and the policy's own is given back before: its processes are gone.
+
+    Raises `EnvironmentFault` for a grader that failed and `SandboxError` for a broken sandbox.
+    """
+    if episode.ended is None:
+        raise ValueError(f"task {episode.task.id!r}: the episode has not ended, there is nothing to grade")
+    started = time.perf_counter()
+    value = await invoke(
+        environment.name,
+        episode.task.id,
+        "reward",
+        environment.reward,
+        episode,
+        sandbox or NO_SANDBOX,
+        timeout_s=environment.grade_timeout_s,
+    )
+    verdict = checked_reward(value, environment, episode.task.id)
+    return replace(verdict, duration_s=time.perf_counter() - started)
+
+
+def checked_reward(value: Any, environment: Environment, task: str) -> Reward:
+    """``value`` as a `Reward`: a real number, or a yes or no that is 1 or 0; `EnvironmentFault` for anything else."""
+    if isinstance(value, Reward):
+        number = _number(value.value, environment, task)
+        if value.success is not None and not isinstance(value.success, bool):
+            raise _refused(environment, task, f"Reward.success is {value.success!r}; use True, False or None")
+        _check_detail(value, environment, task)
+        return replace(value, value=number)
+    if isinstance(value, (bool, np.bool_)):
+        return Reward(float(value), bool(value), environment.name, environment.version)
+    return Reward(_number(value, environment, task), None, environment.name, environment.version)
+
+
+def _number(value: Any, environment: Environment, task: str) -> float:
+    if isinstance(value, dict):
+        keys = ", ".join(map(repr, value))
+        raise _refused(environment, task, f"a dict with keys {keys}; return the number, or Reward(value, detail=...)")
+    if isinstance(value, (bool, np.bool_)) or not isinstance(value, numbers.Real):
+        raise _refused(environment, task, f"{type(value).__name__} {value!r:.100}; return a float, a bool or a Reward")
+    number = float(value)
+    if not math.isfinite(number):
+        raise _refused(environment, task, f"{number}; a reward is finite")
+    return number
+
+
+def _check_detail(reward: Reward, environment: Environment, task: str) -> None:
+    try:
+        written = json.dumps(dict(reward.detail), allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise _refused(environment, task, f"a Reward whose detail is not JSON: {error}") from error
+    if "\\u0000" in written:
+        raise _refused(environment, task, "a Reward whose detail holds the character U+0000")
+
+
+def _refused(environment: Environment, task: str, what: str) -> EnvironmentFault:
+    return EnvironmentFault(f"environment {environment.name!r}, task {task!r}: reward() gave {what}")

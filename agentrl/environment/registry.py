@@ -1,0 +1,134 @@
+"""Names of environments: an installed one (``code_agent``), ``module:Class``, or ``path/to/file.py:Class``."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import importlib
+import importlib.util
+import inspect
+import sys
+from collections.abc import Iterable
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from types import ModuleType
+
+from agentrl.environment.base import Environment
+from agentrl.errors import UsageError
+
+GROUP = "agentrl.environments"
+"""Entry point group under which packages offer environments."""
+
+
+def installed() -> dict[str, str]:
+    """Name and ``module:Class`` of every environment that an installed distribution offers, sorted by name."""
+    return {name: point.value for name, point in sorted(_points().items())}
+
+
+def load(name: str) -> Environment:
+    """A new object of the named environment; `UsageError` names what is missing and the nearest match."""
+    cls = resolve(name)
+    try:
+        return cls()
+    except TypeError as error:
+        raise UsageError(f"environment {name!r}: {cls.__qualname__}() can't be made without arguments: {error}") from error
+
+
+def resolve(name: str) -> type[Environment]:
+    """The class behind a name; `UsageError` names what is missing and the nearest match."""
+    target, _, attribute = name.rpartition(":")
+    if not target:
+        point = _points().get(name)
+        if point is None:
+            raise UsageError(
+                f"no environment {name!r}{_nearest(name, _points())}; installed: {', '.join(installed()) or 'none'}. "
+                "Others are named module:Class or path/to/file.py:Class"
+            )
+        return _environment_in(_imported(point.module, name), point.attr, name)
+    module = _module_of_file(Path(target), name) if target.endswith(".py") else _imported(target, name)
+    return _environment_in(module, attribute, name)
+
+
+def source_hash(environment: Environment) -> str:
+    """SHA-256 over the sources of the environment's class and its bases outside the library, for cache keys.
+
+    A class defined in a package counts with every Python file of that package.
+    """
+    digest = hashlib.sha256(f"{environment.name}\0{environment.version}\0".encode())
+    for cls in type(environment).__mro__:
+        if cls is object or cls is Environment:
+            continue
+        for path in _sources(cls):
+            digest.update(f"{cls.__module__}:{cls.__qualname__}\0{path.name}\0".encode() + path.read_bytes() + b"\0")
+    return digest.hexdigest()
+
+
+def _points() -> dict[str, EntryPoint]:
+    return {point.name: point for point in entry_points(group=GROUP)}
+
+
+def _imported(module: str, name: str) -> ModuleType:
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise UsageError(f"environment {name!r}: module {module!r} can't be imported: {error}") from error
+
+
+def _module_of_file(path: Path, name: str) -> ModuleType:
+    path = path.expanduser().resolve()
+    if not path.is_file():
+        near = _nearest(path.name, (other.name for other in path.parent.glob("*.py"))) if path.parent.is_dir() else ""
+        raise UsageError(f"environment {name!r}: no file {path}{near}")
+    # The path is in the module's name, so that two files of the same name are two modules.
+    module_name = f"agentrl_environment_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
+    if module_name in sys.modules:
+        return sys.modules[module_name]
+    spec = importlib.util.spec_from_file_location(module_name, path)
+    if spec is None or spec.loader is None:
+        raise UsageError(f"environment {name!r}: {path} can't be loaded as Python")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[module_name] = module
+    try:
+        spec.loader.exec_module(module)
+    except UsageError:
+        del sys.modules[module_name]
+        raise
+    except Exception as error:  # the boundary to a user's file: whatever its top level raises
+        del sys.modules[module_name]
+        raise UsageError(f"environment {name!r}: {path} can't be loaded: {type(error).__name__}: {error}") from error
+    return module
+
+
+def _environment_in(module: ModuleType, attribute: str, name: str) -> type[Environment]:
+    found = getattr(module, attribute, None)
+    if isinstance(found, type) and issubclass(found, Environment):
+        return found
+    offered = [
+        key
+        for key, value in vars(module).items()
+        if isinstance(value, type) and issubclass(value, Environment) and value is not Environment
+    ]
+    where = module.__file__ or module.__name__
+    if found is None:
+        raise UsageError(
+            f"environment {name!r}: no {attribute!r} in {where}{_nearest(attribute, offered)}; "
+            f"environments there: {', '.join(offered) or 'none'}"
+        )
+    raise UsageError(f"environment {name!r}: {attribute!r} in {where} is not a subclass of agentrl.environment.Environment")
+
+
+def _nearest(word: str, candidates: Iterable[str]) -> str:
+    close = difflib.get_close_matches(word, list(candidates), n=1, cutoff=0.5)
+    return f" (did you mean {close[0]!r}?)" if close else ""
+
+
+def _sources(cls: type) -> list[Path]:
+    module = sys.modules[cls.__module__]
+    try:
+        source = inspect.getsourcefile(cls)
+    except TypeError:
+        source = None
+    if source is None:
+        raise UsageError(f"{cls.__module__}:{cls.__qualname__} has no source file: define environments in a file")
+    path = Path(source)
+    return sorted(path.parent.rglob("*.py")) if hasattr(module, "__path__") else [path]
