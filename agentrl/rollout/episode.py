@@ -1,0 +1,194 @@
+"""One episode: prompt, turns, tool calls, grading, each turn stored as it ends.
+
+Invariants
+- token_truth: the ids of a request are the ids stored so far; what the engine sampled is stored as it came.
+- outcome_classes: a broken sandbox, engine or grader is an infrastructure failure with no reward; a budget that ran out is a
+  truncation; a parse error is an observation.
+- grader_out_of_reach: grading happens after the policy's sandbox was given back, in another one that was reset.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from agentrl.engine.contract import Engine, GenerateRequest, Generation
+from agentrl.environment.base import Environment
+from agentrl.environment.episode import Episode
+from agentrl.environment.grading import grade, is_gradable
+from agentrl.environment.turn import TurnOutcome, begin, end, take_turn
+from agentrl.errors import EngineError, EnvironmentFault, TokenDrift
+from agentrl.rollout.lazy_sandbox import LazySandbox
+from agentrl.store.contract import TrajectoryStore
+from agentrl.tokens.chat_format import ChatFormat
+from agentrl.tokens.messages import Message
+from agentrl.tokens.transcript import Transcript
+from agentrl.types import EpisodeEnd, FinishReason, Opened, Outcome, Reward, Sampling, Segment, Termination, Timings
+from sandboxes.contract import SandboxError, SandboxPool
+
+_INFRASTRUCTURE = (SandboxError, EngineError, EnvironmentFault, TokenDrift)
+
+
+@dataclass
+class EpisodeRunner:
+    """Runs episodes of one environment; one object serves many at once."""
+
+    environment: Environment
+    store: TrajectoryStore
+    engine: Engine
+    chat: ChatFormat
+    pool: SandboxPool
+    sampling: Sampling
+    sampled_tokens: int = 0
+    episodes: int = 0
+    reward_s: float = 0.0
+    tool_s: float = 0.0
+
+    async def run(self, opened: Opened) -> EpisodeEnd:
+        """Run the episode and complete it in the store; returns how it ended."""
+        sandbox = LazySandbox(self.pool, self.environment.sandbox) if self.environment.sandbox else None
+        episode: Episode | None = None
+        try:
+            episode, messages = await begin(self.environment, opened.task, seed=opened.seed, sandbox=sandbox)
+            ending = await _Conversation(self, opened, episode, messages).act()
+            if sandbox:
+                await sandbox.release()
+            ending = await self._graded(episode, ending)
+        except _INFRASTRUCTURE as error:
+            ending = EpisodeEnd(
+                n_segments=-1,
+                termination=Termination.FAILED,
+                outcome=Outcome.INFRASTRUCTURE,
+                error=f"{type(error).__name__}: {error}",
+                retryable=episode.retryable if episode else True,
+            )
+        finally:
+            self.engine.release(str(opened.trajectory))
+            if sandbox:
+                await sandbox.release()
+        await asyncio.to_thread(self.store.complete, opened, ending)
+        self.episodes += 1
+        return ending
+
+    def metrics(self) -> dict[str, float]:
+        """Totals since the start, and the pool's gauges."""
+        totals = {"episodes": self.episodes, "sampled_tokens": self.sampled_tokens}
+        seconds = {"reward_s": round(self.reward_s, 2), "tool_s": round(self.tool_s, 2)}
+        return {**totals, **seconds, **{f"sandbox_{k}": round(v, 4) for k, v in self.pool.metrics().items()}}
+
+    async def _graded(self, episode: Episode, ending: EpisodeEnd) -> EpisodeEnd:
+        if not is_gradable(self.environment, ending.termination):
+            return ending
+        began = time.monotonic()
+        reward = await self._grade(episode)
+        self.reward_s += time.monotonic() - began
+        return replace(ending, outcome=Outcome.GRADED, reward=reward)
+
+    async def _grade(self, episode: Episode) -> Reward:
+        if self.environment.sandbox is None:
+            return await grade(self.environment, episode)
+        sandbox = LazySandbox(self.pool, self.environment.sandbox)
+        try:
+            return await grade(self.environment, episode, sandbox)
+        finally:
+            await sandbox.release()
+
+
+@dataclass
+class _Conversation:
+    """The turns of one episode."""
+
+    runner: EpisodeRunner
+    opened: Opened
+    episode: Episode
+    history: list[Message]
+    transcript: Transcript = field(default_factory=Transcript)
+    started: float = field(default_factory=time.monotonic)
+
+    async def act(self) -> EpisodeEnd:
+        """Turn after turn until something ends the episode; each turn is stored before the next begins."""
+        environment = self.runner.environment
+        self.transcript.append_observation(self.runner.chat.prompt(self.history, environment.tool_schemas()))
+        while True:
+            ended = self._exhausted()
+            if ended is not None:
+                await end(environment, self.episode, ended)
+                return await self._ending(ended)
+            generation, budget = await self._generate()
+            truncated = generation.finish_reason is not FinishReason.STOP
+            segment = self.transcript.append_action(generation)
+            text = self.runner.chat.decode_action(generation.token_ids.tolist())
+            outcome = await take_turn(environment, self.episode, text, truncated=truncated)
+            await self._store(segment, text, outcome, generation)
+            ended = budget if truncated else outcome.ended
+            self.history.append(Message("assistant", text))
+            if outcome.messages and ended is not Termination.TERMINATED:
+                self._observe(outcome.messages, generation)
+            if ended is not None:
+                self.episode.ended = ended
+                return await self._ending(ended)
+
+    def _room(self) -> tuple[int, Termination]:
+        """Tokens left, and the budget that is the tighter one."""
+        tokens = self.runner.environment.max_tokens - self.transcript.n_tokens
+        context = self.runner.engine.info.max_context - len(self.transcript.token_ids)
+        return min((tokens, Termination.TRUNCATED_TOKENS), (context, Termination.TRUNCATED_CONTEXT), key=lambda pair: pair[0])
+
+    def _exhausted(self) -> Termination | None:
+        room, budget = self._room()
+        if room <= 0:
+            return budget
+        if time.monotonic() - self.started > self.runner.environment.max_seconds:
+            return Termination.TRUNCATED_TIME
+        return None
+
+    async def _generate(self) -> tuple[Generation, Termination]:
+        room, budget = self._room()
+        limit = self.runner.environment.max_turn_tokens
+        if limit <= room:
+            room, budget = limit, Termination.TRUNCATED_TURN_TOKENS
+        request = GenerateRequest(
+            session=str(self.opened.trajectory),
+            token_ids=self.transcript.token_ids,
+            max_new_tokens=room,
+            stop_token_ids=self.runner.chat.stop_token_ids,
+            sampling=self.runner.sampling,
+            seed=_turn_seed(self.opened.seed, self.episode.n_turns),
+        )
+        generation = await self.runner.engine.generate(request)
+        self.runner.sampled_tokens += len(generation.token_ids)
+        return generation, Termination.ABORTED if generation.finish_reason is FinishReason.ABORT else budget
+
+    async def _store(self, segment: Segment, text: str, outcome: TurnOutcome, generation: Generation) -> None:
+        self.runner.tool_s += outcome.tool_s
+        stored = replace(
+            segment,
+            observation_text=self.runner.chat.decode(segment.observation.tolist()),
+            action_text=text,
+            tool_calls=outcome.calls,
+            tool_results=outcome.results,
+            reward=outcome.reward,
+            timings=Timings(generation.queue_s, generation.generate_s, outcome.tool_s),
+        )
+        await asyncio.to_thread(self.runner.store.write_segment, self.opened, stored)
+
+    def _observe(self, messages: Sequence[Message], generation: Generation) -> None:
+        last = int(generation.token_ids[-1]) if len(generation.token_ids) else None
+        self.transcript.append_observation(self.runner.chat.observation(self.history, messages, last))
+        self.history.extend(messages)
+
+    async def _ending(self, termination: Termination) -> EpisodeEnd:
+        """Store the state after the last turn, from which credit may bootstrap, when no verdict will stand for it."""
+        if not is_gradable(self.runner.environment, termination) and self._room()[0] >= 0:
+            last = self.transcript.close()
+            if last is not None:
+                text = self.runner.chat.decode(last.observation.tolist())
+                await asyncio.to_thread(self.runner.store.write_segment, self.opened, replace(last, observation_text=text))
+        outcome = Outcome.INFRASTRUCTURE if termination.is_error() else Outcome.POLICY_ENDED
+        return EpisodeEnd(len(self.transcript.segments), termination, outcome)
+
+
+def _turn_seed(episode_seed: int, turn: int) -> int:
+    return (episode_seed * 1_000_003 + turn) % (1 << 63)

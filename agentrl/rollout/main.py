@@ -1,0 +1,100 @@
+"""The rollout process: builds engine, sandbox pool and worker from the run's row, and serves until told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+from pathlib import Path
+
+from agentrl.config.run import RunConfig
+from agentrl.config.stored import from_row
+from agentrl.engine.local import LocalEngine
+from agentrl.environment.base import Environment
+from agentrl.environment.registry import load
+from agentrl.monitor.log import ProcessLog
+from agentrl.rollout.episode import EpisodeRunner
+from agentrl.rollout.worker import RolloutWorker
+from agentrl.store.contract import RunRow, TrajectoryStore
+from agentrl.tokens.chat_format import ChatFormat
+from agentrl.types import Lineage, PolicyVersion, Sampling
+from sandboxes.choose import choose
+from sandboxes.contract import Provider
+from sandboxes.pool import Pool
+
+WAIT_S = 0.1
+
+
+def run_rollout(store: TrajectoryStore, run: RunRow, *, worker: str, evaluate: bool) -> int:
+    """Exit code 0 after a stop."""
+    config, folder = from_row(run.spec.config)
+    role = "evaluation" if evaluate else f"rollout-{worker}"
+    log = ProcessLog(folder / "logs", role)
+    try:
+        asyncio.run(_serve(store, run, config, folder, role, evaluate, log))
+    except Exception:  # the process boundary: the log keeps the traceback, the launcher the exit code
+        log.error("rollout process failed")
+        raise
+    return 0
+
+
+async def _serve(
+    store: TrajectoryStore, run: RunRow, config: RunConfig, folder: Path, role: str, evaluate: bool, log: ProcessLog
+) -> None:
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    first = await _first_version(store, run, stop)
+    if first is None:
+        return
+    environment = load(config.environment)
+    provider, reason = await choose(
+        None if config.sandbox.provider == "auto" else config.sandbox.provider, config.sandbox.unsafe_local_execution
+    )
+    model_dir = Path(config.model.path) if config.model.path else folder / "model"
+    chat = ChatFormat(model_dir)
+    engine = LocalEngine(model_dir, slots=config.engine.slots)
+    pool = Pool(provider, config.sandbox.pool_size)
+    sampling = Sampling(temperature=config.engine.temperature)
+    name = f"{socket.gethostname()}:{os.getpid()}:{role}"
+    log.info("rollout starts", worker=name, sandbox=reason, engine=engine.info.name)
+    try:
+        await engine.load(first)
+        runner = EpisodeRunner(environment, store, engine, chat, pool, sampling)
+        lineage = await _lineage(environment, model_dir, chat, engine, sampling, provider)
+        worker = RolloutWorker(store, run, name, engine, runner, lineage, config.rollout.concurrency, log, evaluate)
+        await worker.serve(stop)
+    finally:
+        await pool.close()
+        await engine.close()
+        log.info("rollout ends", **pool.metrics())
+
+
+async def _first_version(store: TrajectoryStore, run: RunRow, stop: asyncio.Event) -> PolicyVersion | None:
+    """The trainer builds or loads the model first; without a version there is nothing to act with. None: stopped before."""
+    while not stop.is_set():
+        version = await asyncio.to_thread(store.newest_version, run.id)
+        if version is not None:
+            return version
+        await asyncio.sleep(WAIT_S)
+    return None
+
+
+async def _lineage(
+    environment: Environment, model_dir: Path, chat: ChatFormat, engine: LocalEngine, sampling: Sampling, provider: Provider
+) -> Lineage:
+    digest = await provider.digest(environment.sandbox) if environment.sandbox else "none"
+    return Lineage(
+        model=str(model_dir),
+        tokenizer_hash=chat.tokenizer_hash,
+        template_hash=chat.template_hash,
+        engine=engine.info.name,
+        engine_version=engine.info.version,
+        engine_dtype=engine.info.dtype,
+        sampling=sampling,
+        logprob_kind=engine.info.logprob_kind,
+        environment=environment.name,
+        environment_version=environment.version,
+        sandbox=f"{provider.name}:{digest}",
+    )

@@ -1,0 +1,182 @@
+"""The rollout worker: opens what the store admits, runs it concurrently, keeps weights fresh and leases alive.
+
+Invariants
+- freshness: before opening, and while idle, the engine holds the newest version that is not failed; a version with a row is
+  never missed for longer than `REFRESH_S`.
+- leases_alive: live rows are renewed every third of the lease; an episode that lost its row is stopped at once.
+- one_failure: an episode that fails in an unforeseen way is completed as infrastructure and touches no other.
+- clean_release: a stop completes running episodes as aborted, which costs them no attempt.
+- liveness: a refusal is a logged value and is asked again after `RETRY_S`, or as soon as weights or places change.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from uuid import UUID, uuid4
+
+from agentrl.engine.contract import Engine
+from agentrl.errors import Fenced, StoreError
+from agentrl.monitor.log import ProcessLog
+from agentrl.rollout.episode import EpisodeRunner
+from agentrl.store.contract import Evaluation, OpenResult, RunRow, TrajectoryStore
+from agentrl.types import EpisodeEnd, Lineage, Opened, Outcome, Termination
+
+REFRESH_S = 0.05
+RETRY_S = 0.25
+LOG_S = 10.0
+
+
+@dataclass
+class RolloutWorker:
+    """Serves training episodes, or one evaluation after another when ``evaluate`` is set."""
+
+    store: TrajectoryStore
+    run: RunRow
+    name: str
+    engine: Engine
+    runner: EpisodeRunner
+    lineage: Lineage
+    concurrency: int
+    log: ProcessLog
+    evaluate: bool = False
+    _running: dict[UUID, tuple[Opened, asyncio.Task[None]]] = field(default_factory=dict)
+    _changed: asyncio.Event = field(default_factory=asyncio.Event)
+    _ended: Counter[str] = field(default_factory=Counter)
+    _refusal: str | None = None
+
+    async def serve(self, stop: asyncio.Event) -> None:
+        """Work until ``stop`` is set, then release everything."""
+        background = [asyncio.create_task(self._keep_leases()), asyncio.create_task(self._report())]
+        if not self.evaluate:
+            background.append(asyncio.create_task(self._refresh()))
+        work = asyncio.create_task(self._evaluations() if self.evaluate else self._training())
+        stopped = asyncio.create_task(stop.wait())
+        done, _ = await asyncio.wait([work, stopped, *background], return_when=asyncio.FIRST_COMPLETED)
+        for task in (work, stopped, *background):
+            task.cancel()
+        await asyncio.gather(work, stopped, *background, return_exceptions=True)
+        await self._release()
+        for task in done - {stopped}:
+            task.result()
+
+    async def _training(self) -> None:
+        while True:
+            self._changed.clear()
+            free = self.concurrency - len(self._running)
+            if free and self.engine.version > 0:
+                request = uuid4()
+                opened = await asyncio.to_thread(
+                    self.store.open_episodes,
+                    self.run.id,
+                    worker=self.name,
+                    request=request,
+                    n=free,
+                    engine_version=self.engine.version,
+                    lineage=self.lineage,
+                )
+                self._start(opened)
+            try:
+                await asyncio.wait_for(self._changed.wait(), RETRY_S)
+            except TimeoutError:
+                continue
+
+    async def _evaluations(self) -> None:
+        while True:
+            evaluation = await asyncio.to_thread(self.store.pending_evaluation, self.run.id)
+            if evaluation is None:
+                await asyncio.sleep(RETRY_S)
+                continue
+            await self._serve_evaluation(evaluation)
+
+    async def _serve_evaluation(self, evaluation: Evaluation) -> None:
+        version = await asyncio.to_thread(self.store.version, self.run.id, evaluation.version)
+        if self.engine.version != version.version:
+            await self.engine.load(version)
+        while True:
+            self._changed.clear()
+            opened = await asyncio.to_thread(
+                self.store.open_evaluation_episodes,
+                evaluation.id,
+                worker=self.name,
+                request=uuid4(),
+                n=self.concurrency - len(self._running),
+                lineage=self.lineage,
+            )
+            self._start(opened)
+            if not self._running and not opened.episodes:
+                return
+            try:
+                await asyncio.wait_for(self._changed.wait(), RETRY_S)
+            except TimeoutError:
+                continue
+
+    def _start(self, opened: OpenResult) -> None:
+        self._refusal = opened.refusal
+        for episode in opened.episodes:
+            task = asyncio.create_task(self._run(episode))
+            self._running[episode.trajectory] = (episode, task)
+
+    async def _run(self, episode: Opened) -> None:
+        try:
+            end = await self.runner.run(episode)
+            self._ended[end.termination.value] += 1
+        except Fenced as error:
+            self._ended["fenced"] += 1
+            self.log.warning("episode lost its lease", trajectory=str(episode.trajectory), error=str(error))
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:  # the boundary of one episode: anything unforeseen is a row, not a crash
+            self._ended["failed"] += 1
+            self.log.error("episode failed", trajectory=str(episode.trajectory), task=episode.task.id)
+            await self._complete_failed(episode, f"{type(error).__name__}: {error}")
+        finally:
+            self._running.pop(episode.trajectory, None)
+            self._changed.set()
+
+    async def _complete_failed(self, episode: Opened, error: str, *, aborted: bool = False) -> None:
+        termination = Termination.ABORTED if aborted else Termination.FAILED
+        end = EpisodeEnd(n_segments=-1, termination=termination, outcome=Outcome.INFRASTRUCTURE, error=error)
+        try:
+            await asyncio.to_thread(self.store.complete, episode, end)
+        except StoreError as refused:
+            self.log.warning("completion refused", trajectory=str(episode.trajectory), error=str(refused))
+
+    async def _refresh(self) -> None:
+        while True:
+            newest = await asyncio.to_thread(self.store.newest_version, self.run.id)
+            if newest is not None and newest.version != self.engine.version:
+                began = time.monotonic()
+                await self.engine.load(newest)
+                await asyncio.to_thread(self.store.record_engine_load, self.run.id, self.name, newest.version)
+                self.log.gauge(policy_version=newest.version, step=newest.updates)
+                self.log.info("loaded weights", version=newest.version, seconds=round(time.monotonic() - began, 4))
+                self._changed.set()
+            await asyncio.sleep(REFRESH_S)
+
+    async def _keep_leases(self) -> None:
+        while True:
+            await asyncio.sleep(self.run.spec.lease_s / 3)
+            fences = {episode.trajectory: episode.fence for episode, _ in self._running.values()}
+            if not fences:
+                continue
+            for lost in await asyncio.to_thread(self.store.renew_episodes, self.name, fences):
+                if lost in self._running:
+                    self.log.warning("lease lost", trajectory=str(lost))
+                    self._running[lost][1].cancel()
+
+    async def _report(self) -> None:
+        while True:
+            await asyncio.sleep(LOG_S)
+            counts = await asyncio.to_thread(self.store.counts, self.run.id)
+            self.log.gauge(queue_length=sum(n for place, n in counts.items() if place.value == "ready"))
+            self.log.info("rollout", running=len(self._running), refusal=self._refusal, ended=dict(self._ended), **self.runner.metrics())
+
+    async def _release(self) -> None:
+        running = list(self._running.values())
+        for _, task in running:
+            task.cancel()
+        await asyncio.gather(*(task for _, task in running), return_exceptions=True)
+        await asyncio.gather(*(self._complete_failed(episode, "the worker was stopped", aborted=True) for episode, _ in running))

@@ -1,0 +1,75 @@
+"""What the trainer tells a user: one line a step, a line while it waits, and the score of each evaluation."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from agentrl.store.contract import Claim, EvaluationResult
+from agentrl.types import Place
+
+HEARTBEAT_S = 10.0
+
+
+class Console:
+    """Prints to stdout, which the launcher shares with its children."""
+
+    def __init__(self, steps: int) -> None:
+        self._steps = steps
+        self._scores: list[EvaluationResult] = []
+        self._last_line = time.monotonic()
+        self._header_due = True
+
+    def say(self, text: str) -> None:
+        self._last_line = time.monotonic()
+        print(f"  {text}", flush=True)
+
+    def waiting(self, claim: Claim, seconds: float) -> None:
+        """At most every `HEARTBEAT_S`: what the trainer waits for and where the episodes are."""
+        if time.monotonic() - self._last_line < HEARTBEAT_S:
+            return
+        places = ", ".join(f"{place.value} {claim.counts.get(place, 0)}" for place in (Place.LIVE, Place.GRADED, Place.READY))
+        self.say(f"waiting for {claim.waiting or 'rollouts'} since {seconds:.0f} s ({places})")
+
+    @staticmethod
+    def queue_depth(claim: Claim) -> int:
+        """Trajectories that were ready when the batch was claimed, the batch included."""
+        return claim.counts.get(Place.READY, 0)
+
+    def step(self, step: int, metrics: Mapping[str, Any], queue: int, scores: Sequence[EvaluationResult]) -> None:
+        """One line; first the scores that have come in since the last one."""
+        for score in scores[len(self._scores) :]:
+            self.score(score)
+        self._scores = list(scores)
+        if self._header_due:
+            self._header_due = False
+            print("  step      reward  success  held-out  lag mean/max  queue  hit  turns   tok/s   kept      KL  waits for", flush=True)
+        held_out = _success(self._scores[-1]) if self._scores else math.nan
+        waits = metrics["wait_s"] / metrics["wall_s"] if metrics["wall_s"] else 0.0
+        print(
+            f"  {step:>4}/{self._steps:<4} {_number(metrics['reward_mean'])}    {_number(metrics['success'])}     {_number(held_out)}"
+            f"     {metrics['lag_mean']:.2f}/{metrics['lag_max']}      {queue:>4}  {metrics['hit_rate']:.2f}   {metrics['turns_mean']:.1f}"
+            f"  {metrics['tokens_per_s']:>6.0f}  {_number(metrics.get('kept_fraction', math.nan))} {_number(metrics.get('kl', math.nan), 4)}"
+            f"  {'rollouts' if waits > 0.1 else 'nothing'} {waits:.0%}",
+            flush=True,
+        )
+        self._last_line = time.monotonic()
+
+    def score(self, result: EvaluationResult) -> None:
+        share = _success(result)
+        half = 1.96 * math.sqrt(max(share * (1 - share), 0) / max(1, result.graded))
+        e = result.evaluation
+        self.say(
+            f"held-out after step {e.step} (version {e.version}): success {share:.3f} ± {half:.3f}, "
+            f"mean reward {result.mean_reward:.3f}, n={result.graded}"
+        )
+
+
+def _success(result: EvaluationResult) -> float:
+    return result.successes / result.graded if result.graded else math.nan
+
+
+def _number(value: float, digits: int = 3) -> str:
+    return f"{value:.{digits}f}" if math.isfinite(value) else f"{value!s:>{digits + 2}}"

@@ -1,0 +1,241 @@
+"""The trainer's loop: claim, train, commit, publish.
+
+Invariants
+- complete_in_range: only claimed items are trained; claimed = consumed + dropped(reason) + released, by (item, token).
+- checked_before_update: leases are renewed and fence, count and lag are tested right before the optimizer step.
+- committed_then_public: weights are published, checkpointed and continued from only after their step is committed. A refused
+  commit ends the process: its memory holds a step that does not exist.
+- one_pass: a batch is used once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Event
+from typing import Any
+from uuid import UUID
+
+from agentrl.config.run import RunConfig
+from agentrl.errors import RunFailed
+from agentrl.monitor.log import ProcessLog
+from agentrl.store.contract import Claim, ClaimedItem, RunRow, StepCommit, TrainerStart, TrajectoryStore
+from agentrl.trainer.batch import Batch, build_batch
+from agentrl.trainer.checkpointing import write_checkpoint
+from agentrl.trainer.console import Console
+from agentrl.trainer.gate import check_first_batch
+from agentrl.trainer.megatron.model import TrainedModel
+from agentrl.trainer.publish import Publisher
+from agentrl.trainer.update import UpdateResult, train_on
+from agentrl.types import DropReason, PolicyVersion
+
+POLL_S = 0.03
+
+
+@dataclass
+class TrainerLoop:
+    """One trainer start, from its first claim to the target step or a stop."""
+
+    store: TrajectoryStore
+    run: RunRow
+    config: RunConfig
+    folder: Path
+    start: TrainerStart
+    version: PolicyVersion
+    policy: TrainedModel
+    critic: TrainedModel | None
+    publisher: Publisher
+    log: ProcessLog
+    console: Console
+    stop: Event
+    _step: int = 0
+    _updates: int = 0
+    _checkpointed: int = -1
+    _examined: int = 0
+    _admissible: int = 0
+    _gate_passed: bool = False
+    _ended: float = field(default_factory=time.monotonic)
+
+    def __post_init__(self) -> None:
+        self._step, self._updates = self.start.step, self.start.updates
+
+    def train(self) -> bool:
+        """True when the target step was reached, False after a stop. A checkpoint is saved either way."""
+        while self._step < self.config.trainer.steps and not self.stop.is_set():
+            claim, waited = self._claim()
+            if claim is None:
+                break
+            self._train_on(claim, waited)
+        if self._step != self._checkpointed and self._step > 0:
+            self._checkpoint()
+        return self._step >= self.config.trainer.steps
+
+    def _claim(self) -> tuple[Claim | None, float]:
+        began = time.monotonic()
+        trainer = self.config.trainer
+        while not self.stop.is_set():
+            claim = self.store.claim(
+                self.run.id, self.start.fence, n_min=trainer.batch, n_max=trainer.batch, lease_s=trainer.lease_s
+            )
+            if claim.items:
+                self._examined += claim.examined
+                self._admissible += claim.admissible
+                return claim, time.monotonic() - began
+            if claim.waiting == "nothing":
+                raise RunFailed(
+                    f"Run {self.run.spec.name} has no more work at step {self._step} of {trainer.steps}: all tasks are used up "
+                    "or failed. `agentrl db query dropped_by_reason` says why."
+                )
+            self.console.waiting(claim, time.monotonic() - began)
+            self.stop.wait(POLL_S)
+        return None, time.monotonic() - began
+
+    def _train_on(self, claim: Claim, waited: float) -> None:
+        began = time.monotonic()
+        algorithm, trainer = self.config.algorithm, self.config.trainer
+        batch, consumed, dropped = _sort_items(claim.items)
+        if not self._gate_passed:
+            check_first_batch(batch, self.policy, self.version.version, self.config.engine.temperature)
+            self._gate_passed = True
+            self.console.say("gate passed: replayed tokens and log-probs equal the engine's")
+        warming = algorithm.critic is not None and self._step < algorithm.critic.warmup_batches
+        leases = [(item.item, item.token) for item in claim.items]
+        self.store.renew_leases(self.run.id, self.start.fence, leases, trainer.lease_s)
+        result = train_on(
+            batch,
+            self.policy,
+            self.critic,
+            algorithm,
+            policy_lr=self._learning_rate(),
+            temperature=self.config.engine.temperature,
+            update_policy=not warming,
+        )
+        trained_s = time.monotonic() - began
+        metrics = self._metrics(claim, batch, result, waited, trained_s)
+        committed = self.store.commit_step(
+            self.run.id,
+            self.start.fence,
+            StepCommit(
+                step=self._step + 1,
+                policy_updated=result.policy_updated,
+                trainer_version=self.version.version,
+                batch_hash=_batch_hash(self.start, self._step + 1, leases),
+                denominators=result.denominators,
+                metrics=metrics,
+                consumed=consumed,
+                dropped=dropped,
+                trained=result.trained,
+            ),
+        )
+        self._step, self._updates = committed.step, committed.updates
+        if result.policy_updated:
+            self.version = self.publisher.publish(self.policy.export(), parent=self.version.version, updates=self._updates)
+        self._after_step(claim, metrics)
+
+    def _after_step(self, claim: Claim, metrics: dict[str, Any]) -> None:
+        trainer, evaluation = self.config.trainer, self.config.evaluation
+        if self._step % trainer.checkpoint_every == 0 or self._step == trainer.steps:
+            self._checkpoint()
+        final = self._step == trainer.steps
+        if final or (evaluation.every and self._step % evaluation.every == 0):
+            n = evaluation.episodes if final else evaluation.episodes_during
+            self.request_evaluation(n)
+        queue = self.console.queue_depth(claim)
+        self.log.gauge(
+            step=self._step, policy_version=self.version.version, queue_length=queue, hit_rate=round(metrics["hit_rate"], 4)
+        )
+        self.log.info("step", **metrics)
+        self.console.step(self._step, metrics, queue, self.store.evaluation_results(self.run.id))
+
+    def request_evaluation(self, n: int) -> None:
+        """Ask for ``n`` held-out episodes of the current version."""
+        split = self.config.evaluation.split
+        self.store.request_evaluation(self.run.id, version=self.version.version, step=self._step, split=split, n=n)
+
+    def _checkpoint(self) -> None:
+        folder = self.folder / "checkpoints" / f"b{self.start.branch}-f{self.start.fence}-s{self._step}"
+        state = {
+            "step": self._step,
+            "updates": self._updates,
+            "policy": self.policy.state_dict(),
+            "critic": self.critic.state_dict() if self.critic else None,
+        }
+        uri, checksum = write_checkpoint(folder, state)
+        self.store.add_checkpoint(
+            self.run.id,
+            self.start.fence,
+            step=self._step,
+            updates=self._updates,
+            version=self.version.version,
+            uri=uri,
+            checksum=checksum,
+        )
+        self._checkpointed = self._step
+
+    def _learning_rate(self) -> float:
+        """Linear from learning_rate to final_learning_rate times it, over the run's steps."""
+        trainer = self.config.trainer
+        progress = self._step / trainer.steps
+        return trainer.learning_rate * (1 - (1 - trainer.final_learning_rate) * progress)
+
+    def _metrics(self, claim: Claim, batch: Batch, result: UpdateResult, waited: float, trained_s: float) -> dict[str, Any]:
+        now = time.monotonic()
+        wall, self._ended = now - self._ended, now
+        trajectories = [t for item in claim.items for t in item.trajectories]
+        rewards = [t.reward.value for t in trajectories if t.reward]
+        successes = [t.reward.success for t in trajectories if t.reward and t.reward.success is not None]
+        tokens = sum(t.n_tokens for t in trajectories)
+        grading = sum(t.reward.duration_s for t in trajectories if t.reward)
+        sync, self.publisher.seconds = self.publisher.seconds, 0.0
+        lags = [item.lag for item in claim.items]
+        return {
+            **result.metrics,
+            "reward_mean": _mean(rewards),
+            "reward_std": _std(rewards),
+            "success": _mean([float(s) for s in successes]),
+            "trajectories": len(trajectories),
+            "tokens": tokens,
+            "turns_mean": _mean([t.n_turns for t in trajectories]),
+            "lag_mean": _mean(lags),
+            "lag_max": max(lags),
+            "hit_rate": self._admissible / max(1, self._examined),
+            "wall_s": round(wall, 4),
+            "wait_s": round(waited, 4),
+            "train_s": round(trained_s, 4),
+            "tokens_per_s": round(tokens / wall, 1),
+            "sync_share": round(sync / wall, 4),
+            "reward_share": round(grading / (wall * self.config.rollout.concurrency), 5),
+            "learning_rate": self._learning_rate(),
+        }
+
+
+def _sort_items(
+    items: Sequence[ClaimedItem],
+) -> tuple[Batch, list[tuple[UUID, int]], list[tuple[UUID, int, DropReason]]]:
+    """The batch of all sound items; an item with an unsound member is dropped whole, for that member's reason."""
+    rejected = dict(build_batch([t for item in items for t in item.trajectories]).rejected)
+    consumed, dropped, sound = [], [], []
+    for item in items:
+        reasons = [rejected[t.id] for t in item.trajectories if t.id in rejected]
+        if reasons:
+            dropped.append((item.item, item.token, reasons[0]))
+        else:
+            consumed.append((item.item, item.token))
+            sound.extend(item.trajectories)
+    return build_batch(sound), consumed, dropped
+
+
+def _batch_hash(start: TrainerStart, step: int, leases: Sequence[tuple[UUID, int]]) -> str:
+    return hashlib.sha256(repr((start.fence, start.branch, step, sorted(leases))).encode()).hexdigest()
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values) if values else float("nan")
+
+
+def _std(values: Sequence[float]) -> float:
+    mean = _mean(values)
+    return (sum((v - mean) ** 2 for v in values) / len(values)) ** 0.5 if values else float("nan")

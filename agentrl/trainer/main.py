@@ -1,0 +1,172 @@
+"""The trainer process: warm start if the run has no model yet, then start or resume, train, release.
+
+Exit codes: 0 target reached, 130 stopped (a checkpoint was saved), 4 fenced out by another trainer, 1 failed.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+
+from agentrl.config.run import RunConfig
+from agentrl.config.stored import from_row
+from agentrl.environment.registry import load
+from agentrl.errors import Fenced
+from agentrl.model.model_dir import open_model_dir
+from agentrl.monitor.log import ProcessLog
+from agentrl.store.contract import Checkpoint, RunRow, TrainerStart, TrajectoryStore
+from agentrl.trainer.checkpointing import read_checkpoint, verify_checkpoint
+from agentrl.trainer.console import Console
+from agentrl.trainer.loop import TrainerLoop
+from agentrl.trainer.megatron.model import OptimizerSettings, TrainedModel
+from agentrl.trainer.publish import Publisher
+from agentrl.trainer.warm_start import WarmStartStopped, warm_started_model
+
+EXIT_DONE, EXIT_STOPPED, EXIT_FENCED = 0, 130, 4
+
+
+def run_trainer(store: TrajectoryStore, run: RunRow) -> int:
+    """Train ``run`` in this process; the exit code."""
+    config, folder = from_row(run.spec.config)
+    log = ProcessLog(folder / "logs", "trainer")
+    stop = threading.Event()
+    _on_signal(stop)
+    try:
+        return _train(store, run, config, folder, log, stop)
+    except WarmStartStopped:
+        return EXIT_STOPPED
+    except Fenced as error:
+        log.error("fenced out", error=str(error))
+        print(f"  trainer: {error}", flush=True)
+        return EXIT_FENCED
+    except Exception:  # the process boundary: the log keeps the traceback, the launcher the exit code
+        log.error("trainer failed")
+        raise
+
+
+def _train(
+    store: TrajectoryStore, run: RunRow, config: RunConfig, folder: Path, log: ProcessLog, stop: threading.Event
+) -> int:
+    torch.set_num_threads(1 if not torch.cuda.is_available() else torch.get_num_threads())
+    torch.manual_seed(config.seed)
+    console = Console(config.trainer.steps)
+    model_dir = _model_dir(config, folder, console, log, stop)
+    checkpoint = next((c for c in store.checkpoints(run.id) if verify_checkpoint(c)), None)
+    owner = f"{socket.gethostname()}:{os.getpid()}"
+    start = store.start_trainer(
+        run.id, owner=owner, lease_s=config.trainer.lease_s, checkpoint=checkpoint.id if checkpoint else None
+    )
+    with _renewed(store, run.id, start.fence, config.trainer.lease_s, stop):
+        try:
+            loop = _build_loop(store, run, config, folder, log, console, stop, start, model_dir, checkpoint)
+            return EXIT_DONE if loop.train() else EXIT_STOPPED
+        finally:
+            store.release_trainer(run.id, start.fence)
+
+
+def _build_loop(
+    store: TrajectoryStore,
+    run: RunRow,
+    config: RunConfig,
+    folder: Path,
+    log: ProcessLog,
+    console: Console,
+    stop: threading.Event,
+    start: TrainerStart,
+    model_dir: Path,
+    checkpoint: Checkpoint | None,
+) -> TrainerLoop:
+    policy, critic = build_models(config, model_dir)
+    publisher = Publisher(store, run.id, start, folder / "weights")
+    if checkpoint is not None:
+        state: dict[str, Any] = read_checkpoint(checkpoint)
+        policy.load_state_dict(state["policy"])
+        if critic is not None:
+            critic.load_state_dict(state["critic"])
+    first = start.version is None
+    version = start.version or publisher.publish(policy.export(), parent=None, updates=0)
+    log.gauge(step=start.step, policy_version=version.version)
+    log.info("trainer starts", fence=start.fence, branch=start.branch, returned=start.returned, dropped=start.dropped)
+    if not first:
+        console.say(
+            f"resumed at step {start.step} (version {version.version}): {start.returned} items back to ready, {start.dropped} dropped"
+        )
+    loop = TrainerLoop(store, run, config, folder, start, version, policy, critic, publisher, log, console, stop)
+    if first and config.evaluation.episodes:
+        loop.request_evaluation(config.evaluation.episodes)
+    return loop
+
+
+def build_models(config: RunConfig, model_dir: Path) -> tuple[TrainedModel, TrainedModel | None]:
+    """Policy and critic, both from the weights of ``model_dir``; the critic's head is new."""
+    trainer = config.trainer
+    model = open_model_dir(model_dir)
+    hf, weights = model.config.raw, dict(model.tensors())
+    settings = OptimizerSettings(beta2=trainer.beta2, weight_decay=trainer.weight_decay, clip_grad=trainer.clip_grad)
+    policy = TrainedModel(hf, "policy", weights.items(), settings, max_tokens=trainer.micro_batch_tokens)
+    critic_config = config.algorithm.critic
+    if critic_config is None:
+        return policy, None
+    settings = OptimizerSettings(beta2=trainer.beta2, clip_grad=critic_config.clip_grad)
+    critic = TrainedModel(
+        hf,
+        "critic",
+        weights.items(),
+        settings,
+        freeze_attention=critic_config.freeze_attention,
+        max_tokens=trainer.micro_batch_tokens,
+    )
+    return policy, critic
+
+
+def _model_dir(config: RunConfig, folder: Path, console: Console, log: ProcessLog, stop: threading.Event) -> Path:
+    """The given model, or the run's own warm-started one, made now if it is not there yet."""
+    if config.model.path:
+        return Path(config.model.path)
+    target = folder / "model"
+    if not target.exists():
+        made = warm_started_model(config, load(config.environment), console, log, stop)
+        partial = folder / f"model.partial-{os.getpid()}"
+        shutil.copytree(made, partial)
+        partial.rename(target)
+    return target
+
+
+@contextmanager
+def _renewed(store: TrajectoryStore, run: int, fence: int, lease_s: float, stop: threading.Event) -> Iterator[None]:
+    """Keep the trainer lease alive from a thread; when it is lost, the next fenced call fails."""
+    ended = threading.Event()
+
+    def renew() -> None:
+        while not ended.wait(lease_s / 3):
+            try:
+                store.renew_trainer(run, fence, lease_s)
+            except Fenced:
+                stop.set()
+                return
+
+    thread = threading.Thread(target=renew, daemon=True, name="trainer-lease")
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join(timeout=lease_s)
+
+
+def _on_signal(stop: threading.Event) -> None:
+    def handle(number: int, frame: FrameType | None) -> None:
+        stop.set()
+
+    signal.signal(signal.SIGTERM, handle)
+    signal.signal(signal.SIGINT, handle)

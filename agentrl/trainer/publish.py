@@ -1,0 +1,55 @@
+"""New weights get their name: export, checksum, stage, verify, publish.
+
+Invariants
+- version_truth: a version is named only for weights whose step is committed; a name whose file does not verify is burnt and
+  the same weights get a new one, so that updates never skip.
+- no_overwrite: the file's path holds branch and fence; two trainers can't write the same one.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from agentrl.errors import WeightsCorrupt
+from agentrl.store.contract import TrainerStart, TrajectoryStore
+from agentrl.types import PolicyVersion
+from agentrl.weights.files import export_weights, verify
+
+ATTEMPTS = 3
+
+
+@dataclass
+class Publisher:
+    """Publishes for one trainer start. ``seconds`` is the wall time spent so far: the share of weight sync."""
+
+    store: TrajectoryStore
+    run: int
+    start: TrainerStart
+    folder: Path
+    seconds: float = 0.0
+
+    def publish(self, tensors: Iterable[tuple[str, torch.Tensor]], *, parent: int | None, updates: int) -> PolicyVersion:
+        """Stage and publish weights with ``updates`` policy updates behind them. `WeightsCorrupt` after three bad files."""
+        began = time.monotonic()
+        named = list(tensors)
+        for attempt in range(ATTEMPTS):
+            name = f"b{self.start.branch}-f{self.start.fence}-u{updates}" + (f"-n{attempt}" if attempt else "")
+            file = export_weights(named, self.folder / name)
+            version = self.store.stage_version(
+                self.run, self.start.fence, parent=parent, updates=updates, uri=file.uri, checksum=file.checksum
+            )
+            try:
+                verify(version.uri, version.checksum)
+            except WeightsCorrupt:
+                self.store.fail_version(self.run, self.start.fence, version.version)
+                parent = version.version
+                continue
+            self.store.publish_version(self.run, self.start.fence, version.version)
+            self.seconds += time.monotonic() - began
+            return version
+        raise WeightsCorrupt(f"Weights of update {updates} did not verify {ATTEMPTS} times in {self.folder}: check the disk.")
