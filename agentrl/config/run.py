@@ -101,7 +101,7 @@ class EvaluationSettings(Section):
     episodes: int = Field(512, ge=1)
     """Episodes of the first and the last evaluation."""
     every: int = Field(35, ge=0)
-    """Steps between evaluations during the run; 0 turns them off."""
+    """Steps between evaluations; 0: only before the first and after the last step."""
     episodes_during: int = Field(128, ge=1)
 
 

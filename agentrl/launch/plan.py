@@ -102,9 +102,9 @@ def _model_line(config: RunConfig) -> str:
             f"a small Llama built here ({m.layers} layers, width {m.hidden}), warm-started on "
             f"{config.warm_start.demonstrations} demonstrations: no --model was given"
         )
-    from agentrl.model.model_dir import check_model_dir
+    from agentrl.model.model_dir import open_model_dir
 
-    check_model_dir(Path(config.model.path))
+    open_model_dir(Path(config.model.path))
     return f"{config.model.path}, no warm start"
 
 
