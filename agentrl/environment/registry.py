@@ -8,7 +8,8 @@ import importlib
 import importlib.util
 import inspect
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from types import ModuleType
@@ -28,10 +29,8 @@ def installed() -> dict[str, str]:
 def load(name: str) -> Environment:
     """A new object of the named environment; `UsageError` names what is missing and the nearest match."""
     cls = resolve(name)
-    try:
+    with _user_code(name, f"{cls.__qualname__}() can't be made"):
         return cls()
-    except TypeError as error:
-        raise UsageError(f"environment {name!r}: {cls.__qualname__}() can't be made without arguments: {error}") from error
 
 
 def resolve(name: str) -> type[Environment]:
@@ -67,11 +66,20 @@ def _points() -> dict[str, EntryPoint]:
     return {point.name: point for point in entry_points(group=GROUP)}
 
 
-def _imported(module: str, name: str) -> ModuleType:
+@contextmanager
+def _user_code(name: str, what: str) -> Iterator[None]:
+    """The boundary to the top level of a user's module and to a constructor, which may raise anything."""
     try:
+        yield
+    except UsageError:
+        raise
+    except Exception as error:
+        raise UsageError(f"environment {name!r}: {what}: {type(error).__name__}: {error}") from error
+
+
+def _imported(module: str, name: str) -> ModuleType:
+    with _user_code(name, f"module {module!r} can't be imported (for a file, write path/to/file.py:Class)"):
         return importlib.import_module(module)
-    except ImportError as error:
-        raise UsageError(f"environment {name!r}: module {module!r} can't be imported: {error}") from error
 
 
 def _module_of_file(path: Path, name: str) -> ModuleType:
@@ -84,18 +92,16 @@ def _module_of_file(path: Path, name: str) -> ModuleType:
     if module_name in sys.modules:
         return sys.modules[module_name]
     spec = importlib.util.spec_from_file_location(module_name, path)
-    if spec is None or spec.loader is None:
-        raise UsageError(f"environment {name!r}: {path} can't be loaded as Python")
+    assert spec is not None, "a .py file has a spec"
+    assert spec.loader is not None, "and a loader"
     module = importlib.util.module_from_spec(spec)
     sys.modules[module_name] = module
     try:
-        spec.loader.exec_module(module)
+        with _user_code(name, f"{path} can't be loaded"):
+            spec.loader.exec_module(module)
     except UsageError:
         del sys.modules[module_name]
         raise
-    except Exception as error:  # the boundary to a user's file: whatever its top level raises
-        del sys.modules[module_name]
-        raise UsageError(f"environment {name!r}: {path} can't be loaded: {type(error).__name__}: {error}") from error
     return module
 
 

@@ -46,9 +46,8 @@ async def begin(
     with named_faults(environment.name, task.id, "messages"):
         messages = list(environment.messages(task))
     if not messages or not all(isinstance(message, Message) for message in messages):
-        raise EnvironmentFault(
-            f"environment {environment.name!r}, task {task.id!r}: messages() must give one Message or more, not {messages!r:.99}"
-        )
+        where = f"environment {environment.name!r}, task {task.id!r}"
+        raise EnvironmentFault(f"{where}: messages() must give one Message or more, not {messages!r:.200}")
     return episode, messages
 
 
