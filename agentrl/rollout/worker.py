@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass, field
 from uuid import UUID, uuid4
 
@@ -26,6 +27,8 @@ from agentrl.types import EpisodeEnd, Lineage, Opened, Outcome, Termination
 
 REFRESH_S = 0.05
 RETRY_S = 0.25
+GATHER_S = 0.03
+"""Places that come free within this time are filled by one call."""
 LOG_S = 10.0
 
 
@@ -78,10 +81,13 @@ class RolloutWorker:
                     lineage=self.lineage,
                 )
                 self._start(opened)
-            try:
-                await asyncio.wait_for(self._changed.wait(), RETRY_S)
-            except TimeoutError:
-                continue
+            await self._change()
+
+    async def _change(self) -> None:
+        """Until it may be worth asking again."""
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._changed.wait(), RETRY_S)
+        await asyncio.sleep(GATHER_S)
 
     async def _evaluations(self) -> None:
         while True:
@@ -108,10 +114,7 @@ class RolloutWorker:
             self._start(opened)
             if not self._running and not opened.episodes:
                 return
-            try:
-                await asyncio.wait_for(self._changed.wait(), RETRY_S)
-            except TimeoutError:
-                continue
+            await self._change()
 
     def _start(self, opened: OpenResult) -> None:
         self._refusal = opened.refusal
@@ -120,9 +123,11 @@ class RolloutWorker:
             self._running[episode.trajectory] = (episode, task)
 
     async def _run(self, episode: Opened) -> None:
+        failed = True
         try:
             end = await self.runner.run(episode)
             self._ended[end.termination.value] += 1
+            failed = end.outcome is Outcome.INFRASTRUCTURE
         except Fenced as error:
             self._ended["fenced"] += 1
             self.log.warning("episode lost its lease", trajectory=str(episode.trajectory), error=str(error))
@@ -133,8 +138,11 @@ class RolloutWorker:
             self.log.error("episode failed", trajectory=str(episode.trajectory), task=episode.task.id)
             await self._complete_failed(episode, f"{type(error).__name__}: {error}")
         finally:
+            full = len(self._running) == self.concurrency
             self._running.pop(episode.trajectory, None)
-            self._changed.set()
+            # A trajectory that waits for its training still fills its place: only these ends can make room.
+            if full or failed or self.evaluate:
+                self._changed.set()
 
     async def _complete_failed(self, episode: Opened, error: str, *, aborted: bool = False) -> None:
         termination = Termination.ABORTED if aborted else Termination.FAILED

@@ -104,7 +104,7 @@ def _train(
 ) -> None:
     m, settings = config.model, config.warm_start
     hints = environment.tokenizer_hints
-    plan = TokenizerPlan(scaffold=hints.scaffold, split=hints.split) if hints else TokenizerPlan()
+    plan = TokenizerPlan(scaffold=hints.scaffold, isolate=hints.split) if hints else TokenizerPlan()
     build_tokenizer(_texts(demonstrations), plan, folder)
     build_tiny_model(
         folder,

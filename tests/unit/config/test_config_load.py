@@ -1,0 +1,90 @@
+"""From preset, overlay, file and flags to one configuration (no_silent_option)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from agentrl.config.load import Resolved, known_keys, resolve
+from agentrl.config.presets import PRESETS, TINY
+from agentrl.config.run import RunConfig
+from agentrl.config.stored import from_row, to_row
+from agentrl.errors import UsageError
+
+
+def resolved(**changes: object) -> Resolved:
+    arguments: dict = {"environment": "code_agent", "preset": None, "file": None, "flags": {}, "overrides": []}
+    return resolve(**{**arguments, **changes})
+
+
+@pytest.mark.parametrize("preset", sorted(PRESETS))
+def test_preset_alone__is_valid_and_small(preset: str) -> None:
+    config = resolved(preset=preset).config
+    assert config.trainer.batch == TINY[preset]["trainer.batch"]
+    assert config.staleness.bound == 1
+
+
+@pytest.mark.parametrize("preset", sorted(PRESETS))
+def test_preset_with_model__has_no_overlay(preset: str) -> None:
+    config = resolved(preset=preset, flags={"model.path": "/some/model"}).config
+    assert config.trainer.learning_rate == RunConfig(environment="e").trainer.learning_rate
+    assert config.staleness.lag is None
+
+
+def test_precedence__flag_over_file_over_overlay(tmp_path: Path) -> None:
+    file = tmp_path / "run.toml"
+    file.write_text("[trainer]\nsteps = 7\nbatch = 32\n")
+    result = resolved(file=file, overrides=["trainer.steps=9"])
+    assert (result.config.trainer.steps, result.config.trainer.batch) == (9, 32)
+    assert result.origins["trainer.steps"] == "flag"
+    assert result.origins["trainer.batch"] == f"file {file}"
+
+
+def test_eta_given__replaces_the_overlays_lag() -> None:
+    assert resolved(overrides=["staleness.eta=0.5"]).config.staleness.bound == 8
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"preset": "sao_trun"}, "Did you mean 'sao_turn'?"),
+        ({"overrides": ["trainer.stepz=3"]}, "Did you mean 'trainer.steps'?"),
+        ({"overrides": ["steps"]}, "write KEY=VALUE"),
+        ({"overrides": ["trainer.batch=-1"]}, "trainer.batch"),
+        ({"preset": "grpo", "overrides": ["trainer.batch=60"]}, "use 56 or 64"),
+        ({"preset": "grpo", "overrides": ["algorithm.critic.learning_rate=1e-3"]}, "this preset has no critic"),
+        ({"overrides": ["algorithm.advantage=group"]}, "has no critic"),
+        ({"overrides": ["algorithm.loss=reinforce"]}, "from flag, got 'reinforce'"),
+        ({"environment": None}, "--env"),
+        ({"file": Path("/does/not/exist.toml")}, "does not exist"),
+    ],
+)
+def test_wrong_input__says_what_and_the_nearest(changes: dict, said: str) -> None:
+    with pytest.raises(UsageError) as error:
+        resolved(**changes)
+    assert said in str(error.value)
+
+
+def test_file_with_syntax_error__names_the_line(tmp_path: Path) -> None:
+    file = tmp_path / "run.toml"
+    file.write_text("[trainer]\nsteps = \n")
+    with pytest.raises(UsageError, match="not valid TOML.*line 2"):
+        resolved(file=file)
+
+
+def test_every_preset_and_overlay_key__exists() -> None:
+    keys = set(known_keys())
+    for values in [*PRESETS.values(), *TINY.values()]:
+        assert set(values) <= keys
+
+
+def test_hash__changes_with_a_value_and_not_with_its_origin(tmp_path: Path) -> None:
+    file = tmp_path / "run.toml"
+    file.write_text("[trainer]\nsteps = 9\n")
+    assert resolved(file=file).hash == resolved(overrides=["trainer.steps=9"]).hash != resolved().hash
+
+
+def test_stored_row__round_trip(tmp_path: Path) -> None:
+    config = resolved(preset="grpo").config
+    assert from_row(to_row(config, tmp_path)) == (config, tmp_path)
