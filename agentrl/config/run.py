@@ -123,11 +123,11 @@ class RunConfig(Section):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        if self.trainer.batch % self.algorithm.group_size:
+        batch, group = self.trainer.batch, self.algorithm.group_size
+        if batch % group:
             raise ValueError(
-                f"trainer.batch ({self.trainer.batch}) must be a multiple of algorithm.group_size "
-                f"({self.algorithm.group_size}): use {self.trainer.batch // self.algorithm.group_size * self.algorithm.group_size}"
-                f" or {(self.trainer.batch // self.algorithm.group_size + 1) * self.algorithm.group_size}"
+                f"trainer.batch ({batch}) must be a multiple of algorithm.group_size ({group}): "
+                f"use {batch // group * group} or {(batch // group + 1) * group}"
             )
         if self.model.hidden % self.model.heads or self.model.heads % self.model.kv_heads:
             raise ValueError(

@@ -56,7 +56,7 @@ def make_plan(resolved: Resolved, name: str | None, connection: StoreConnection)
     if connection.store.find_run(name) is not None or folder.exists():
         raise UsageError(f"A run named '{name}' exists already. Continue it with: agentrl train --resume {name}")
     model = _model_line(config)
-    provider, reason = _sandbox(config)
+    reason = _sandbox(config)
     lines = {
         "run": f"{name} (seed {config.seed}), files in {folder}",
         "environment": f"{config.environment} version {environment.version}",
@@ -67,8 +67,7 @@ def make_plan(resolved: Resolved, name: str | None, connection: StoreConnection)
         f"temperature {config.engine.temperature:g}, {config.engine.slots} slots",
         "algorithm": _algorithm_line(config),
         "staleness": _staleness_line(config),
-        "trainer": f"megatron-core on {_device()}, {config.trainer.steps} steps of {config.trainer.batch} trajectories, "
-        f"learning rate {config.trainer.learning_rate:g} to {config.trainer.learning_rate * config.trainer.final_learning_rate:g}",
+        "trainer": _trainer_line(config),
         "checkpoints": f"every {config.trainer.checkpoint_every} steps: a crash repeats at most that many",
         "machine": f"{os.cpu_count()} cores, Python {platform.python_version()}",
     }
@@ -108,13 +107,12 @@ def _model_line(config: RunConfig) -> str:
     return f"{config.model.path}, no warm start"
 
 
-def _sandbox(config: RunConfig) -> tuple[str, str]:
+def _sandbox(config: RunConfig) -> str:
     preference = None if config.sandbox.provider == "auto" else config.sandbox.provider
     try:
-        provider, reason = asyncio.run(choose(preference, config.sandbox.unsafe_local_execution))
+        return asyncio.run(choose(preference, config.sandbox.unsafe_local_execution))[1]
     except SandboxError as error:
         raise NotReadyError(str(error)) from None
-    return provider.name, reason
 
 
 def _algorithm_line(config: RunConfig) -> str:
@@ -137,6 +135,12 @@ def _staleness_line(config: RunConfig) -> str:
         f"lag of at most {bound} policy updates (sync strength {sync_strength(bound):.2g}), "
         f"at most {(bound + 1) * config.trainer.batch} episodes between start and training"
     )
+
+
+def _trainer_line(config: RunConfig) -> str:
+    t = config.trainer
+    rates = f"learning rate {t.learning_rate:g} to {t.learning_rate * t.final_learning_rate:g}"
+    return f"megatron-core on {_device()}, {t.steps} steps of {t.batch} trajectories, {rates}"
 
 
 def _device() -> str:

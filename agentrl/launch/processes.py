@@ -86,7 +86,9 @@ class RunProcesses:
         if code == 0:
             return True
         if code == EXIT_FENCED:
-            raise RunFailed(f"Another trainer took over run {self.run}; this one stops for good. Log: {self._log(self.trainer)}")
+            raise RunFailed(
+                f"Another trainer took over run {self.run}; this one stops for good. Log: {self._log(self.trainer)}"
+            )
         for child in self.children:
             if child.code is not None:
                 self._restart(child)

@@ -45,7 +45,10 @@ class Console:
         self._scores = list(scores)
         if self._header_due:
             self._header_due = False
-            print("  step      reward  success  held-out  lag mean/max  queue  hit  turns   tok/s   kept      KL  waits for", flush=True)
+            print(
+                "  step      reward  success  held-out  lag mean/max  queue  hit  turns   tok/s   kept      KL  waits for",
+                flush=True,
+            )
         held_out = _success(self._scores[-1]) if self._scores else math.nan
         waits = metrics["wait_s"] / metrics["wall_s"] if metrics["wall_s"] else 0.0
         print(

@@ -61,6 +61,7 @@ class TrainerLoop:
 
     def __post_init__(self) -> None:
         self._step, self._updates = self.start.step, self.start.updates
+        self._max_context = int(self.policy.hf["max_position_embeddings"])
 
     def train(self) -> bool:
         """True when the target step was reached, False after a stop. A checkpoint is saved either way."""
@@ -96,11 +97,12 @@ class TrainerLoop:
     def _train_on(self, claim: Claim, waited: float) -> None:
         began = time.monotonic()
         algorithm, trainer = self.config.algorithm, self.config.trainer
-        batch, consumed, dropped = _sort_items(claim.items)
+        batch, consumed, dropped = _sort_items(claim.items, self._max_context)
         if not self._gate_passed:
-            check_first_batch(batch, self.policy, self.version.version, self.config.engine.temperature)
+            trajectories = [t for item in claim.items for t in item.trajectories]
+            gap = check_first_batch(trajectories, batch, self.policy, self.version.version)
             self._gate_passed = True
-            self.console.say("gate passed: replayed tokens and log-probs equal the engine's")
+            self.console.say(f"gate passed: tokens replayed, log-probs equal the engine's (largest difference {gap:.1e})")
         warming = algorithm.critic is not None and self._step < algorithm.critic.warmup_batches
         leases = [(item.item, item.token) for item in claim.items]
         self.store.renew_leases(self.run.id, self.start.fence, leases, trainer.lease_s)
@@ -110,7 +112,6 @@ class TrainerLoop:
             self.critic,
             algorithm,
             policy_lr=self._learning_rate(),
-            temperature=self.config.engine.temperature,
             update_policy=not warming,
         )
         trained_s = time.monotonic() - began
@@ -213,10 +214,10 @@ class TrainerLoop:
 
 
 def _sort_items(
-    items: Sequence[ClaimedItem],
+    items: Sequence[ClaimedItem], max_context: int
 ) -> tuple[Batch, list[tuple[UUID, int]], list[tuple[UUID, int, DropReason]]]:
     """The batch of all sound items; an item with an unsound member is dropped whole, for that member's reason."""
-    rejected = dict(build_batch([t for item in items for t in item.trajectories]).rejected)
+    rejected = dict(build_batch([t for item in items for t in item.trajectories], max_context=max_context).rejected)
     consumed, dropped, sound = [], [], []
     for item in items:
         reasons = [rejected[t.id] for t in item.trajectories if t.id in rejected]
@@ -225,7 +226,7 @@ def _sort_items(
         else:
             consumed.append((item.item, item.token))
             sound.extend(item.trajectories)
-    return build_batch(sound), consumed, dropped
+    return build_batch(sound, max_context=max_context), consumed, dropped
 
 
 def _batch_hash(start: TrainerStart, step: int, leases: Sequence[tuple[UUID, int]]) -> str:

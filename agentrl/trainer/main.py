@@ -54,9 +54,7 @@ def run_trainer(store: TrajectoryStore, run: RunRow) -> int:
         raise
 
 
-def _train(
-    store: TrajectoryStore, run: RunRow, config: RunConfig, folder: Path, log: ProcessLog, stop: threading.Event
-) -> int:
+def _train(store: TrajectoryStore, run: RunRow, config: RunConfig, folder: Path, log: ProcessLog, stop: threading.Event) -> int:
     torch.set_num_threads(1 if not torch.cuda.is_available() else torch.get_num_threads())
     torch.manual_seed(config.seed)
     console = Console(config.trainer.steps)
@@ -99,7 +97,8 @@ def _build_loop(
     log.info("trainer starts", fence=start.fence, branch=start.branch, returned=start.returned, dropped=start.dropped)
     if not first:
         console.say(
-            f"resumed at step {start.step} (version {version.version}): {start.returned} items back to ready, {start.dropped} dropped"
+            f"resumed at step {start.step} (version {version.version}): "
+            f"{start.returned} items back to ready, {start.dropped} dropped"
         )
     loop = TrainerLoop(store, run, config, folder, start, version, policy, critic, publisher, log, console, stop)
     if first and config.evaluation.episodes:

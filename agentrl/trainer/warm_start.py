@@ -1,4 +1,4 @@
-"""The warm start: a small model is built and fine-tuned on an environment's demonstrations, so that RL has something to improve.
+"""The warm start: a small model, built here and fine-tuned on an environment's demonstrations, for RL to improve.
 
 The result is a Hugging Face model directory in the cache, named by the content hash of everything it depends on: library
 version, environment source, sizes, settings and seed. The next run with the same hash copies it.
@@ -55,7 +55,7 @@ def warm_started_model(config: RunConfig, environment: Environment, console: Con
     """The model directory for ``config``, from the cache or made now. `UsageError` when the environment can't demonstrate."""
     if not environment.can_demonstrate:
         raise UsageError(
-            f"Environment {environment.name} has no demonstrations, so a small model can't be warm-started: name a model with --model."
+            f"Environment {environment.name} has no demonstrations to warm-start a small model with: name a model with --model."
         )
     target = cache_folder() / "warm_start" / _key(config, environment)
     if target.exists():

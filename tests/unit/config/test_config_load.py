@@ -69,7 +69,7 @@ def test_wrong_input__says_what_and_the_nearest(changes: dict, said: str) -> Non
 def test_file_with_syntax_error__names_the_line(tmp_path: Path) -> None:
     file = tmp_path / "run.toml"
     file.write_text("[trainer]\nsteps = \n")
-    with pytest.raises(UsageError, match="not valid TOML.*line 2"):
+    with pytest.raises(UsageError, match=r"not valid TOML.*line 2"):
         resolved(file=file)
 
 

@@ -1,0 +1,92 @@
+"""The gate before the first update: the trainer must see what the engine saw.
+
+On the first batch (lag 0) it compares, token by token: what trains with what was sampled, where each turn's reward sits, and the
+log-prob of every action under the trainer's model with the one that the engine recorded. A wrong prefix, a lost separator, a
+shifted mask, another temperature or other weights all show as a difference here, long before they show as a run that does not
+learn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from uuid import UUID
+
+import torch
+
+from agentrl.errors import TokenDrift
+from agentrl.trainer.batch import Batch, BatchTrajectory
+from agentrl.trainer.megatron.microbatch import Row
+from agentrl.trainer.megatron.model import TrainedModel
+from agentrl.types import Segment, StoredTrajectory
+
+TOLERANCE = 1e-4
+"""Largest difference of a log-prob between engine and trainer, both in fp32."""
+
+
+def check_first_batch(stored: Sequence[StoredTrajectory], batch: Batch, policy: TrainedModel, version: int) -> float:
+    """Largest log-prob difference over tokens of ``version``. `TokenDrift` names trajectory, turn and token of the first lie."""
+    by_id = {trajectory.id: trajectory for trajectory in stored}
+    for trajectory in batch.trajectories:
+        _check_tokens(by_id[trajectory.id], trajectory)
+        _check_rewards(by_id[trajectory.id], trajectory)
+    return _check_logprobs(batch, policy, version)
+
+
+def _check_tokens(stored: StoredTrajectory, trajectory: BatchTrajectory) -> None:
+    """Replay the segments: same ids in the same order, and exactly the sampled ones have a position that trains."""
+    contexts: dict[int, list[tuple[int, bool]]] = {}
+    for segment in stored.segments:
+        tokens = contexts.setdefault(segment.context, [])
+        tokens += [(int(i), False) for i in segment.observation] + [(int(i), True) for i in segment.action]
+    for replayed, context in zip(contexts.values(), trajectory.contexts, strict=True):
+        actions = set(context.positions.tolist())
+        seen = [(token, place in actions) for place, token in enumerate(context.tokens.tolist())]
+        for place, (was, now) in enumerate(zip(replayed, seen, strict=True)):
+            if was != now:
+                kind = "a token that the policy did not sample would be trained" if now[1] else "the token differs"
+                raise TokenDrift(f"trajectory {stored.id}, token {place}: {kind} (stored {was}, in the batch {now})")
+
+
+def _check_rewards(stored: StoredTrajectory, trajectory: BatchTrajectory) -> None:
+    """The verdict is the stored one, and a turn's reward sits on the last action of that turn."""
+    verdict = stored.reward.value if stored.reward else None
+    if trajectory.reward != verdict:
+        raise TokenDrift(f"trajectory {stored.id}: reward {trajectory.reward} in the batch, {verdict} in the store")
+    turns: Mapping[int, Segment] = dict(enumerate(s for s in stored.segments if s.n_act))
+    last = torch.cat([trajectory.turn_id.diff().bool(), torch.ones(1, dtype=torch.bool)])
+    for place in trajectory.rewards.nonzero().flatten().tolist():
+        turn = int(trajectory.turn_id[place])
+        if not last[place]:
+            raise TokenDrift(
+                f"trajectory {stored.id}, turn {turn}: a reward sits on action token {place}, not on the turn's last"
+            )
+        if turns[turn].reward is None and turn + 1 < len(turns):
+            raise TokenDrift(f"trajectory {stored.id}, turn {turn}: a reward that the store does not have")
+
+
+def _check_logprobs(batch: Batch, policy: TrainedModel, version: int) -> float:
+    rows = [
+        Row(context.tokens, context.positions, temperature=trajectory.temperature)
+        for trajectory in batch.trajectories
+        for context in trajectory.contexts
+    ]
+    outputs = iter(policy.forward(rows))
+    worst = 0.0
+    for trajectory in batch.trajectories:
+        current = torch.cat([next(outputs)["logprob"] for _ in trajectory.contexts])
+        gap = (current - trajectory.logp_rollout).abs()
+        gap[trajectory.token_version != version] = 0
+        worst = max(worst, float(gap.max()))
+        if not worst < TOLERANCE:
+            raise _difference(trajectory.id, trajectory, current, int(gap.argmax()))
+    return worst
+
+
+def _difference(identity: UUID, trajectory: BatchTrajectory, current: torch.Tensor, place: int) -> TokenDrift:
+    tokens = torch.cat([context.tokens[context.positions] for context in trajectory.contexts])
+    return TokenDrift(
+        f"trajectory {identity}, turn {int(trajectory.turn_id[place])}, action token {place} (id {int(tokens[place])}): "
+        f"the engine recorded log-prob {float(trajectory.logp_rollout[place]):.6f}, the trainer computes {float(current[place]):.6f} "
+        f"with the same weights; they may differ by {TOLERANCE:g}. The prompt, the template, the temperature or the weights are not "
+        "the same on both sides: nothing was updated."
+    )

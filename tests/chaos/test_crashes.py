@@ -1,0 +1,94 @@
+"""Processes are killed in mid-run: nothing is lost, nothing is trained twice, nothing is left behind."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from collections.abc import Callable
+
+import pytest
+
+from tests.command_line import CommandLine, Running
+
+SHORT = [
+    "trainer.steps=14",
+    "evaluation.episodes=32",
+    "evaluation.every=0",
+    "trainer.checkpoint_every=4",
+    "rollout.lease_s=3",
+    "trainer.lease_s=3",
+]
+
+
+def start(command_line: CommandLine, name: str) -> Running:
+    return command_line.start("train", "--env", "code_agent", "--name", name, "--seed", "11", *SHORT)
+
+
+def conservation(command_line: CommandLine, name: str) -> dict:
+    return json.loads(command_line.run("db", "query", "conservation", "--run", name, "--json"))
+
+
+def assert_trained_once(command_line: CommandLine, name: str) -> None:
+    row = conservation(command_line, name)
+    assert row["holds"] is True
+    assert row["consumed"] == 14 * 64
+
+
+def assert_nothing_left(command_line: CommandLine, name: str) -> None:
+    deadline = time.monotonic() + 10
+    while command_line.processes(name) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert command_line.processes(name) == []
+
+
+@pytest.mark.parametrize("role", ["rollout --worker 0", "trainer"])
+def test_kill_9__the_run_finishes_and_conserves(role: str, learned: str, command_line: CommandLine) -> None:
+    name = "killed-" + role.split()[0]
+    running = start(command_line, name)
+    running.wait_for(r" +6/14")
+    victims = [p for p in command_line.processes(name) if role in " ".join(p.cmdline())]
+    assert len(victims) == 1
+    victims[0].send_signal(signal.SIGKILL)
+    assert running.wait() == 0, running.output + command_line.errors()
+    assert "starting it again" in running.output
+    assert "conservation OK" in running.output
+    assert_trained_once(command_line, name)
+    assert_nothing_left(command_line, name)
+
+
+def test_interrupt__leaves_nothing_and_resumes(learned: str, command_line: CommandLine) -> None:
+    running = start(command_line, "interrupted")
+    running.wait_for(r" +5/14")
+    running.interrupt()
+    assert running.wait() == 130
+    assert "agentrl train --resume interrupted" in running.output
+    assert "conservation OK" in running.output
+    assert_nothing_left(command_line, "interrupted")
+    assert conservation(command_line, "interrupted")["live"] == 0
+    output = command_line.run("train", "--resume", "interrupted")
+    assert "resumed at step" in output
+    assert_trained_once(command_line, "interrupted")
+
+
+def test_launcher_killed__children_end_too(learned: str, command_line: CommandLine) -> None:
+    running = start(command_line, "orphaned")
+    running.wait_for(r" +3/14")
+    running.process.send_signal(signal.SIGKILL)
+    running.wait()
+    _eventually(lambda: command_line.processes("orphaned") == [])
+    assert conservation(command_line, "orphaned")["holds"] is True
+    command_line.run("train", "--resume", "orphaned")
+    assert_trained_once(command_line, "orphaned")
+
+
+def test_used_name__is_refused_with_the_resume_command(learned: str, command_line: CommandLine) -> None:
+    output = command_line.run("train", "--env", "code_agent", "--name", "learned", code=2)
+    assert "agentrl train --resume learned" in output
+
+
+def _eventually(holds: Callable[[], bool], seconds: float = 45) -> None:
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.2)

@@ -1,0 +1,44 @@
+"""Fixtures of tests that run the command line for real."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.command_line import CommandLine
+
+
+@pytest.fixture(scope="session")
+def command_line() -> Iterator[CommandLine]:
+    # Not pytest's own folder: that is closed to the user that the database runs as.
+    base = Path(tempfile.mkdtemp(prefix="agentrl-test-"))
+    base.chmod(0o755)
+    try:
+        yield CommandLine(base)
+    finally:
+        for process in psutil.process_iter(["cmdline"]):
+            if str(base) in " ".join(process.info["cmdline"] or []):
+                process.kill()
+        shutil.rmtree(base, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def learned(command_line: CommandLine) -> str:
+    """Output of one short learning run named 'learned'; its warm start is in the cache for all later runs."""
+    return command_line.run(
+        "train",
+        "--env",
+        "code_agent",
+        "--name",
+        "learned",
+        "--seed",
+        "11",
+        "trainer.steps=40",
+        "evaluation.episodes=256",
+        "evaluation.every=0",
+    )

@@ -1,0 +1,96 @@
+"""The default run, shortened: it learns, it is asynchronous, and the store answers for it."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+from tests.command_line import CommandLine
+
+
+def query(command_line: CommandLine, *arguments: str) -> list[dict]:
+    return [
+        json.loads(line) for line in command_line.run("db", "query", *arguments, "--json").splitlines() if line != "no rows"
+    ]
+
+
+def scores(output: str) -> list[float]:
+    return [float(score) for score in re.findall(r"held-out success +([0-9.]+).*?-> +([0-9.]+)", output)[0]]
+
+
+def test_run__learns_from_rl(learned: str) -> None:
+    before, after = scores(learned)
+    assert before <= 0.5
+    assert after >= before + 0.2
+
+
+def test_run__is_asynchronous_within_the_bound(learned: str, command_line: CommandLine) -> None:
+    lags = {row["lag"]: row["tokens"] for row in query(command_line, "lag_histogram", "--run", "learned")}
+    assert max(lags) <= 1
+    assert lags.get(1, 0) > 0
+
+
+def test_run__conserves_every_trajectory(learned: str, command_line: CommandLine) -> None:
+    assert "conservation OK" in learned
+    (row,) = query(command_line, "conservation", "--run", "learned")
+    assert row["consumed"] == 40 * 64
+    assert row["evaluated"] == 2 * 256
+
+
+def test_plan__says_what_was_chosen_and_why(learned: str) -> None:
+    for subject in ("store", "sandbox", "engine", "model", "algorithm", "staleness", "overlay tiny"):
+        assert subject in learned
+
+
+def test_every_saved_query__answers(learned: str, command_line: CommandLine) -> None:
+    listed = command_line.run("db", "queries")
+    names = re.findall(r"^│ (\w+) ", listed, re.M)
+    assert {"conservation", "staleness", "reward_by_task", "stuck", "dropped_by_reason", "timeline"} <= set(names)
+    (newest,) = query(command_line, "latest_trajectory", "--run", "learned")
+    for name in names:
+        extra = [newest["trajectory"]] if name == "timeline" else []
+        command_line.run("db", "query", name, *extra, "--run", "learned")
+
+
+def test_show__prints_turns_calls_and_events(learned: str, command_line: CommandLine) -> None:
+    shown = command_line.run("show", "latest", "--run", "learned", "--tokens")
+    for part in ("Implement ", "[0] action", "log-prob", "reward", "events"):
+        assert part in shown
+
+
+def test_logs__carry_the_gauges(learned: str, command_line: CommandLine) -> None:
+    for role in ("trainer", "rollout-0", "evaluation"):
+        lines = (command_line.base / "runs" / "learned" / "logs" / f"{role}.jsonl").read_text().splitlines()
+        assert lines
+        for line in map(json.loads, lines):
+            assert {"step", "policy_version", "queue_length", "hit_rate"} <= set(line)
+
+
+def test_metrics__are_in_the_step_rows(learned: str, command_line: CommandLine) -> None:
+    rows = query(command_line, "steps", "--run", "learned")
+    assert len(rows) == 40
+    trainer = (command_line.base / "runs" / "learned" / "logs" / "trainer.jsonl").read_text().splitlines()
+    steps = [line for line in map(json.loads, trainer) if line["event"] == "step"]
+    for name in ("reward_share", "sync_share", "lag_mean", "tokens_per_s", "hit_rate"):
+        assert all(name in line for line in steps)
+
+
+@pytest.mark.parametrize("preset", ["sao", "grpo"])
+def test_preset__runs_on_the_default_task(preset: str, learned: str, command_line: CommandLine) -> None:
+    output = command_line.run(
+        "train", "--env", "code_agent", "--preset", preset, "--name", preset, "--seed", "11",
+        "trainer.steps=6", "evaluation.episodes=32", "evaluation.every=0",
+    )  # fmt: skip
+    assert "from the cache" in output
+    assert "conservation OK" in output
+
+
+def test_sync__trains_only_tokens_of_its_own_version(learned: str, command_line: CommandLine) -> None:
+    command_line.run(
+        "train", "--env", "code_agent", "--sync", "--name", "sync", "--seed", "11",
+        "trainer.steps=8", "evaluation.episodes=32", "evaluation.every=0",
+    )  # fmt: skip
+    lags = query(command_line, "lag_histogram", "--run", "sync")
+    assert [row["lag"] for row in lags] == [0]
