@@ -7,7 +7,7 @@
 - **Idempotent**: request ids (open), segment keys (write), batch hashes (commit). The same key with another body is an error.
 - **Ordered**: segments of a trajectory are gap-free; claims take the oldest item that is still in range first.
 - **Complete**: a claim gives only trajectories that are complete, graded and in range, whole groups only, under a lease.
-- **State is where the row is**: live, grade_job, graded, ready, lease, consumed, dropped, evaluated. Every move writes an event.
+- **State is where the row is**: live, grade_job, graded, ready, lease, consumed, dropped, evaluated. Each move writes an event.
 - **Conservation**: created = the sum of the seven training places at every moment; eval episodes on a line of their own.
 - **Missing**: an unknown run or trajectory is None from a finder and `UsageError` from anything else.
 
@@ -256,9 +256,7 @@ class TrajectoryStore(Protocol):
         """
         ...
 
-    def open_evaluation_episodes(
-        self, evaluation: int, *, worker: str, request: UUID, n: int, lineage: Lineage
-    ) -> OpenResult:
+    def open_evaluation_episodes(self, evaluation: int, *, worker: str, request: UUID, n: int, lineage: Lineage) -> OpenResult:
         """Open up to ``n`` of the evaluation's episodes that are neither running nor done."""
         ...
 
@@ -338,7 +336,9 @@ class TrajectoryStore(Protocol):
         self, run: int, fence: int, *, step: int, updates: int, version: int, uri: str, checksum: str
     ) -> Checkpoint: ...
 
-    def stage_version(self, run: int, fence: int, *, parent: int | None, updates: int, uri: str, checksum: str) -> PolicyVersion:
+    def stage_version(
+        self, run: int, fence: int, *, parent: int | None, updates: int, uri: str, checksum: str
+    ) -> PolicyVersion:
         """Give weights their name. From now on tokens may carry it. The same uri again gives the same version."""
         ...
 

@@ -1,0 +1,269 @@
+"""Between the vocabulary's values and what Postgres can hold: raw buffers, texts, JSON.
+
+- Arrays are raw little-endian buffers: ids and versions int32, log-probs float32, masks one byte a token.
+- Text columns can't hold NUL or lone surrogates, jsonb neither these nor NaN. Model and tool output is data, so there such
+  characters are replaced for reading and the exact value is kept beside it; in any other field they are a `BadValue`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+from uuid import UUID
+
+import numpy as np
+
+from agentrl.errors import BadValue
+from agentrl.types import (
+    EpisodeEnd,
+    FinishReason,
+    Json,
+    Lineage,
+    Origin,
+    Outcome,
+    Reward,
+    Sampling,
+    Segment,
+    Task,
+    Timings,
+    ToolCall,
+    ToolResult,
+)
+
+REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
+_INT32 = np.dtype("<i4")
+_FLOAT32 = np.dtype("<f4")
+
+
+def array_bytes(array: np.ndarray, dtype: np.dtype[Any], field: str) -> bytes:
+    """A one-dimensional array as a little-endian buffer; `BadValue` when its shape or kind does not fit."""
+    if array.ndim != 1 or (array.dtype != dtype and not np.can_cast(array.dtype, dtype, "same_kind")):
+        raise BadValue(f"{field} must be one-dimensional {dtype.name}, got {array.dtype} of shape {array.shape}")
+    return array.astype(dtype, copy=False).tobytes()
+
+
+def float_bytes(array: np.ndarray | None, length: int | None, field: str) -> bytes | None:
+    """A float32 buffer without NaN or infinity."""
+    if array is None:
+        return None
+    raw = array_bytes(array, _FLOAT32, field)
+    if length is not None and len(array) != length:
+        raise BadValue(f"{field} has {len(array)} values, expected {length}")
+    if not np.isfinite(array).all():
+        raise BadValue(f"{field} holds NaN or an infinite value at position {int(np.flatnonzero(~np.isfinite(array))[0])}")
+    return raw
+
+
+def clean_text(text: str) -> str:
+    """The text with NUL and lone surrogates replaced; the same object when there are none."""
+    if "\x00" in text:
+        text = text.replace("\x00", REPLACEMENT)
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        text = "".join(REPLACEMENT if "\ud800" <= c <= "\udfff" else c for c in text)
+    return text
+
+
+def _clean_json(value: Any) -> Any:
+    if isinstance(value, str):
+        return clean_text(value)
+    if isinstance(value, float) and not math.isfinite(value):
+        return repr(value)
+    if isinstance(value, Mapping):
+        return {clean_text(str(k)): _clean_json(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_clean_json(v) for v in value]
+    return value
+
+
+def _fits_jsonb(dumped: str) -> bool:
+    if "\\u0000" in dumped and "\\u0000" in dumped.replace("\\\\", ""):
+        return False
+    try:
+        dumped.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def strict_json(value: Json, field: str) -> str:
+    """JSON text that jsonb accepts; `BadValue` naming the field for NaN, U+0000, lone surrogates or foreign objects."""
+    try:
+        dumped = json.dumps(value, allow_nan=False, ensure_ascii=False)
+    except (TypeError, ValueError, RecursionError) as e:
+        raise BadValue(f"{field} can't be stored as JSON: {_find_bad(value, field) or e}") from e
+    if not _fits_jsonb(dumped):
+        raise BadValue(f"{field} can't be stored as JSON: {_find_bad(value, field)}")
+    return dumped
+
+
+def _find_bad(value: Any, path: str) -> str | None:
+    """Where in a JSON value the part lies that can't be stored."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return f"{path} is {value}"
+    if isinstance(value, str) and clean_text(value) != value:
+        return f"{path} holds U+0000 or a lone surrogate"
+    if isinstance(value, Mapping):
+        inner = [(v, f"{path}.{k}") for k, v in value.items()] + [(k, f"a key of {path}") for k in value]
+    elif isinstance(value, list | tuple):
+        inner = [(v, f"{path}[{i}]") for i, v in enumerate(value)]
+    else:
+        return None
+    return next((bad for v, p in inner if (bad := _find_bad(v, p))), None)
+
+
+def _calls_and_results(segment: Segment) -> tuple[list[Any], list[Any]]:
+    calls = [{"name": c.name, "arguments": c.arguments, "error": c.error} for c in segment.tool_calls]
+    results = [
+        {"name": r.name, "text": r.text, "is_error": r.is_error, "duration_s": r.duration_s} for r in segment.tool_results
+    ]
+    return calls, results
+
+
+def segment_parameters(s: Segment) -> tuple[Any, ...]:
+    """Everything `write_segment_v1` takes after the fence: index, content hash, then the columns."""
+    n_obs, n_act = len(s.observation), len(s.action)
+    if not len(s.logprobs) == len(s.versions) == n_act or (s.loss_mask is not None and len(s.loss_mask) != n_act):
+        raise BadValue(
+            f"segment {s.index}: action has {n_act} tokens, logprobs {len(s.logprobs)}, versions {len(s.versions)}, "
+            f"loss_mask {'none' if s.loss_mask is None else len(s.loss_mask)}"
+        )
+    ids = array_bytes(s.observation, _INT32, "observation") + array_bytes(s.action, _INT32, "action")
+    logprobs = float_bytes(s.logprobs, n_act, "logprobs")
+    versions = array_bytes(s.versions, _INT32, "versions")
+    version = int(s.versions[0]) if n_act else None
+    token_versions = None if versions == versions[:4] * n_act else versions
+    mask = None if s.loss_mask is None or s.loss_mask.all() else (s.loss_mask != 0).astype(np.uint8).tobytes()
+    reward = finite(s.reward, "segment.reward") if s.reward is not None else None
+    observation_text, action_text = clean_text(s.observation_text), clean_text(s.action_text)
+    calls_json, results_json, exact = "[]", "[]", None
+    calls, results = _calls_and_results(s) if s.tool_calls or s.tool_results else ([], [])
+    replaced = observation_text is not s.observation_text or action_text is not s.action_text
+    if calls or results:
+        try:
+            calls_json, results_json = (json.dumps(x, allow_nan=False, ensure_ascii=False) for x in (calls, results))
+            fits = _fits_jsonb(calls_json) and _fits_jsonb(results_json)
+        except ValueError:
+            fits = False
+        if not fits:
+            calls_json, results_json = (json.dumps(_clean_json(x), ensure_ascii=False) for x in (calls, results))
+            replaced = True
+    if replaced:
+        exact = json.dumps([s.observation_text, s.action_text, calls, results]).encode()
+    tool_raw = [r.raw for r in s.tool_results] if any(r.raw is not None for r in s.tool_results) else None
+    finish = s.finish_reason.value if s.finish_reason is not None else None
+    digest = hashlib.blake2b(ids, digest_size=16)
+    for part in (logprobs, versions, mask, exact, s.action_raw, *(tool_raw or ())):
+        digest.update(b"-" if part is None else b"%d:" % len(part) + part)
+    digest.update(
+        "\x1f".join(
+            (str(n_obs), str(s.context), str(finish), repr(reward), observation_text, action_text, calls_json, results_json)
+        ).encode()
+    )
+    return (
+        s.index, digest.digest(), s.context, version, token_versions, n_obs, n_act, ids, logprobs, mask, finish,
+        observation_text, action_text, s.action_raw, calls_json, results_json, tool_raw, exact, reward,
+        float(s.timings.queue_s), float(s.timings.generate_s), float(s.timings.tool_s),
+    )  # fmt: skip
+
+
+SEGMENT_COLUMNS = (
+    "seg, context, versions[1], token_versions, n_obs, n_act, ids, logprobs, loss_mask, finish_reason, observation_text, "
+    "action_text, action_raw, tool_calls, tool_results, tool_raw, exact, reward, queue_s, generate_s, tool_s"
+)
+
+
+def read_segment(row: Sequence[Any]) -> Segment:
+    """A segment from `SEGMENT_COLUMNS`."""
+    seg, context, version, token_versions, n_obs, n_act, ids, logprobs, mask, finish, observation_text, action_text = row[:12]
+    action_raw, calls, results, tool_raw, exact, reward, queue_s, generate_s, tool_s = row[12:]
+    tokens = np.frombuffer(ids, _INT32)
+    if exact is not None:
+        observation_text, action_text, calls, results = json.loads(bytes(exact))
+    if token_versions is not None:
+        versions = np.frombuffer(token_versions, _INT32)
+    else:
+        versions = np.full(n_act, version or 0, np.int32)
+    raws = tool_raw if tool_raw is not None else [None] * len(results)
+    return Segment(
+        index=seg,
+        observation=tokens[:n_obs],
+        action=tokens[n_obs:],
+        logprobs=np.frombuffer(logprobs, _FLOAT32),
+        versions=versions,
+        loss_mask=None if mask is None else np.frombuffer(mask, np.uint8),
+        context=context,
+        finish_reason=None if finish is None else FinishReason(finish),
+        observation_text=observation_text,
+        action_text=action_text,
+        action_raw=action_raw,
+        tool_calls=tuple(ToolCall(**c) for c in calls),
+        tool_results=tuple(ToolResult(**r, raw=raw) for r, raw in zip(results, raws, strict=True)),
+        reward=reward,
+        timings=Timings(queue_s, generate_s, tool_s),
+    )
+
+
+def finite(value: float, field: str) -> float:
+    if not math.isfinite(value):
+        raise BadValue(f"{field} must be finite, got {value}")
+    return float(value)
+
+
+def end_parameters(end: EpisodeEnd) -> tuple[Any, ...]:
+    """Everything `complete_v1` takes after the fence."""
+    if (end.outcome is Outcome.INFRASTRUCTURE) != end.termination.is_error():
+        raise BadValue(f"end.outcome {end.outcome.value} does not fit end.termination {end.termination.value}")
+    head = (end.n_segments, end.termination.value, end.outcome.value, None if end.error is None else clean_text(end.error),
+            end.retryable)  # fmt: skip
+    if end.reward is None:
+        return (*head, None, None, None, None, None, None)
+    if end.outcome is not Outcome.GRADED:
+        raise BadValue(f"end.reward is set although end.outcome is {end.outcome.value}")
+    r = end.reward
+    return (
+        *head, finite(r.value, "reward.value"), r.success, clean_text(r.grader), clean_text(r.grader_version),
+        strict_json(dict(r.detail), "reward.detail"), finite(r.duration_s, "reward.duration_s"),
+    )  # fmt: skip
+
+
+def lineage_json(lineage: Lineage) -> str:
+    """The lineage as the JSON that the open functions take."""
+    value = {name: getattr(lineage, name) for name in Lineage.__slots__ if name not in ("sampling", "origin")}
+    sampling = {name: getattr(lineage.sampling, name) for name in Sampling.__slots__}
+    return strict_json(value | {"sampling": sampling, "origin": lineage.origin.value}, "lineage")
+
+
+LINEAGE_COLUMNS = (
+    "t.model, t.tokenizer_hash, t.template_hash, t.engine, t.engine_version, t.engine_dtype, t.sampling, t.logprob_kind, "
+    "t.environment, t.environment_version, t.sandbox, t.origin"
+)
+
+
+def read_lineage(row: Sequence[Any]) -> Lineage:
+    """A lineage from `LINEAGE_COLUMNS`."""
+    model, tokenizer, template, engine, version, dtype, sampling, kind, environment, environment_version, sandbox, origin = row
+    return Lineage(
+        model, tokenizer, template, engine, version, dtype, Sampling(**sampling), kind, environment, environment_version,
+        sandbox, Origin(origin),
+    )  # fmt: skip
+
+
+def read_reward(row: Sequence[Any]) -> Reward | None:
+    """A reward from (value, success, grader, grader_version, detail, duration_s); None when there is no row."""
+    value, success, grader, version, detail, duration = row
+    return None if value is None else Reward(value, success, grader, version, detail, duration)
+
+
+def read_task(task_id: str, payload: Mapping[str, Json], split: str) -> Task:
+    return Task(task_id, payload, split)
+
+
+def check_items(items: Sequence[tuple[UUID, int]], field: str) -> None:
+    """`BadValue` when an item is named twice."""
+    if len({item for item, _ in items}) != len(items):
+        raise BadValue(f"{field} names an item twice")

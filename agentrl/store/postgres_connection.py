@@ -1,0 +1,195 @@
+"""Pooled psycopg connections, and what a broken one or an error of the schema's functions means.
+
+Every store method is one statement in autocommit mode (one round trip) unless it says otherwise. Statements are prepared once a
+connection and parameters travel in binary; Python ints are always int8, so that a statement has one parameter signature.
+
+- Errors raised by our SQL functions (SQLSTATE class AR) become the exceptions of `agentrl.errors`.
+- A connection that fails before the store was ever reached is `NotReadyError`; one that breaks later is `UnknownOutcome`.
+- The password of the URL is in no message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import psycopg
+import sqlalchemy
+from psycopg.types.numeric import Int8BinaryDumper
+from psycopg.types.string import StrBinaryDumper
+from sqlalchemy.engine import URL, make_url
+
+from agentrl.errors import (
+    BadValue,
+    CommitRefused,
+    Fenced,
+    IllegalMove,
+    IncompleteTrajectory,
+    NotReadyError,
+    SegmentConflict,
+    SegmentGap,
+    UnknownOutcome,
+    UnknownVersion,
+    UsageError,
+)
+from agentrl.store.schema_setup import ensure_schema
+
+_ERRORS: Mapping[str, type[Exception]] = {
+    "AR001": Fenced,
+    "AR002": SegmentGap,
+    "AR003": SegmentConflict,
+    "AR004": IncompleteTrajectory,
+    "AR005": UnknownVersion,
+    "AR006": BadValue,
+    "AR007": IllegalMove,
+    "AR008": CommitRefused,
+    "AR009": UsageError,
+}
+_REPEATABLE = (psycopg.errors.DeadlockDetected, psycopg.errors.SerializationFailure)
+_ATTEMPTS = 5
+CONNECT_TIMEOUT_S = 10
+
+
+class PostgresConnection:
+    """The pool, the error mapping and the three ways to talk: `rows`, `row` and `transaction`."""
+
+    def __init__(self, url: str, pool_size: int = 8) -> None:
+        self._url = _parse(url)
+        self.masked_url = self._url.render_as_string(hide_password=True)
+        self._engine = sqlalchemy.create_engine(
+            self._url.set(drivername="postgresql+psycopg"),
+            pool_size=pool_size,
+            max_overflow=0,
+            pool_timeout=600,
+            pool_reset_on_return=None,
+            connect_args={"connect_timeout": CONNECT_TIMEOUT_S, "application_name": "agentrl"},
+        )
+        sqlalchemy.event.listen(self._engine, "connect", _prepare_connection)
+        try:
+            with self._borrow() as connection:
+                ensure_schema(connection)
+        except psycopg.errors.InsufficientPrivilege as e:
+            raise NotReadyError(_no_permission(self.masked_url, self._url, e)) from e
+        except psycopg.OperationalError as e:
+            raise NotReadyError(explain_connect_failure(self._url, str(e))) from e
+
+    def close(self) -> None:
+        self._engine.dispose()
+
+    @contextmanager
+    def _borrow(self) -> Iterator[psycopg.Connection]:
+        """A pooled connection; a broken one is thrown away with all idle ones, which broke for the same reason."""
+        try:
+            pooled = self._engine.raw_connection()
+        except sqlalchemy.exc.OperationalError as e:
+            raise e.orig if isinstance(e.orig, psycopg.OperationalError) else e from e
+        connection = pooled.driver_connection
+        assert isinstance(connection, psycopg.Connection)
+        try:
+            yield connection
+        finally:
+            if connection.closed or connection.pgconn.transaction_status != psycopg.pq.TransactionStatus.IDLE:
+                pooled.invalidate()
+                self._engine.dispose()
+            else:
+                pooled.close()
+
+    @contextmanager
+    def transaction(self) -> Iterator[psycopg.Connection]:
+        """One transaction of several statements, for the few methods that need more than one."""
+        try:
+            with self._borrow() as connection, connection.transaction():
+                yield connection
+        except psycopg.Error as e:
+            raise self._explain(e) from e
+
+    def rows(self, statement: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        """All rows of one statement, which is a transaction of its own."""
+        for attempt in range(1, _ATTEMPTS + 1):
+            try:
+                with self._borrow() as connection:
+                    cursor = connection.cursor(binary=True)
+                    cursor.execute(statement, parameters, prepare=True)
+                    return cursor.fetchall()
+            except _REPEATABLE as e:
+                # The server rolled the transaction back: nothing happened, so the same call may simply be made again.
+                if attempt == _ATTEMPTS:
+                    raise self._explain(e) from e
+            except psycopg.Error as e:
+                raise self._explain(e) from e
+        raise AssertionError("unreachable")
+
+    def row(self, statement: str, parameters: Sequence[Any] = ()) -> tuple[Any, ...]:
+        """The only row of one statement."""
+        (only,) = self.rows(statement, parameters)
+        return only
+
+    def _explain(self, error: psycopg.Error) -> Exception:
+        diagnostic = error.diag
+        ours = _ERRORS.get(error.sqlstate or "")
+        if ours is not None:
+            message = diagnostic.message_primary or ""
+            return ours(message, int(diagnostic.message_detail)) if diagnostic.message_detail else ours(message)
+        if isinstance(error, psycopg.OperationalError) and (error.sqlstate is None or error.sqlstate[:2] in ("08", "57")):
+            return UnknownOutcome(
+                f"the connection to {self.masked_url} broke before the answer ({_first_line(error)}): make the same call again"
+            )
+        return error
+
+
+def _parse(url: str) -> URL:
+    try:
+        parsed = make_url(url)
+    except sqlalchemy.exc.ArgumentError as e:
+        # The text may hold a password, so it is not repeated.
+        raise UsageError("The database URL can't be read; it should look like postgresql://user:password@host:5432/name") from e
+    if parsed.get_backend_name() not in ("postgresql", "postgres"):
+        raise UsageError(f"The store needs a postgresql:// URL, got {parsed.render_as_string(hide_password=True)}")
+    return parsed
+
+
+def _prepare_connection(connection: Any, _record: Any) -> None:
+    driver = connection if isinstance(connection, psycopg.Connection) else connection.driver_connection
+    driver.autocommit = True
+    driver.prepared_max = 200
+    driver.adapters.register_dumper(int, Int8BinaryDumper)
+    driver.adapters.register_dumper(str, StrBinaryDumper)
+    driver.execute("set jit = off")
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+
+
+def explain_connect_failure(url: URL, message: str) -> str:
+    """One paragraph for a failed first connection: what happened, where, and what to do next."""
+    masked = url.render_as_string(hide_password=True)
+    text = message.replace(url.password, "***") if isinstance(url.password, str) and url.password else message
+    if "password" in text or "authentication failed" in text:
+        return (
+            f"The database at {masked} refused user {url.username!r}: the password is wrong or missing. "
+            "Correct it in AGENTRL_DATABASE_URL (special characters must be percent-encoded)."
+        )
+    if "database" in text and "does not exist" in text:
+        return (
+            f"The server at {masked} answers, but it has no database called {url.database!r}. "
+            f"Create it (createdb {url.database}), or name another one in AGENTRL_DATABASE_URL."
+        )
+    if "permission denied" in text:
+        return _no_permission(masked, url, text)
+    if "role" in text and "does not exist" in text:
+        return f"The server at {masked} has no user {url.username!r}. Create it, or name another one in AGENTRL_DATABASE_URL."
+    detail = " ".join(text.split())
+    return (
+        f"No database server answers at {masked} ({detail}). Start it or correct AGENTRL_DATABASE_URL; without that variable "
+        "a private server is started for you."
+    )
+
+
+def _no_permission(masked: str, url: URL, cause: object) -> str:
+    first = " ".join(str(cause).split())
+    return (
+        f"User {url.username!r} may not use the database at {masked} ({first}). Grant it CONNECT and CREATE on the database "
+        f"(grant connect, create on database {url.database} to {url.username}), or use another user in AGENTRL_DATABASE_URL."
+    )

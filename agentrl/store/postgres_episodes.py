@@ -1,0 +1,77 @@
+"""Episodes in Postgres: opening, writing turn by turn, completing, renewing. The hot path of a rollout worker."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+from uuid import UUID
+
+from agentrl.store.codec import end_parameters, lineage_json, segment_parameters
+from agentrl.store.contract import OpenResult
+from agentrl.store.postgres_connection import PostgresConnection
+from agentrl.types import EpisodeEnd, Lineage, Opened, Place, Purpose, Segment, Task
+
+_WRITE = f"select agentrl.write_segment_v1({', '.join(['%s'] * 24)})"
+_COMPLETE = f"select agentrl.complete_v1({', '.join(['%s'] * 13)})"
+_OPENED = (
+    "select trajectory, fence, task_id, payload, split, task_index, seed, start_version, purpose, grp, seat, attempt"
+    " from agentrl.opened_v1(%s::uuid[])"
+)
+
+
+class PostgresEpisodes(PostgresConnection):
+    """The part of the store that rollout workers call."""
+
+    def open_episodes(
+        self, run: int, *, worker: str, request: UUID, n: int, engine_version: int, lineage: Lineage
+    ) -> OpenResult:
+        refusal, ids = self.row(
+            "select refusal, opened from agentrl.open_v1(%s, %s, %s, %s, %s, %s)",
+            (run, worker, request, n, engine_version, lineage_json(lineage)),
+        )
+        return self._opened(refusal, ids)
+
+    def open_evaluation_episodes(self, evaluation: int, *, worker: str, request: UUID, n: int, lineage: Lineage) -> OpenResult:
+        refusal, ids = self.row(
+            "select refusal, opened from agentrl.open_evaluation_v1(%s, %s, %s, %s, %s)",
+            (evaluation, worker, request, n, lineage_json(lineage)),
+        )
+        return self._opened(refusal, ids)
+
+    def _opened(self, refusal: str | None, ids: list[UUID]) -> OpenResult:
+        if not ids:
+            return OpenResult([], refusal)
+        return OpenResult([_read_opened(*row) for row in self.rows(_OPENED, (ids,))])
+
+    def write_segment(self, episode: Opened, segment: Segment) -> bool:
+        stored: bool = self.row(_WRITE, (episode.trajectory, episode.fence, *segment_parameters(segment)))[0]
+        return stored
+
+    def complete(self, episode: Opened, end: EpisodeEnd) -> Place:
+        return Place(self.row(_COMPLETE, (episode.trajectory, episode.fence, *end_parameters(end)))[0])
+
+    def renew_episodes(self, worker: str, episodes: Mapping[UUID, int]) -> set[UUID]:
+        if not episodes:
+            return set()
+        kept = self.rows(
+            "select agentrl.renew_v1(%s, %s::uuid[], %s::bigint[])", (worker, list(episodes), list(episodes.values()))
+        )
+        return set(episodes) - {row[0] for row in kept}
+
+
+def _read_opened(
+    trajectory: UUID, fence: int, task_id: str, payload: Mapping[str, Any], split: str, task_index: int, seed: int,
+    start_version: int, purpose: str, group: UUID | None, seat: int, attempt: int,
+) -> Opened:  # fmt: skip
+    return Opened(
+        trajectory=trajectory,
+        fence=fence,
+        task=Task(task_id, payload, split),
+        task_index=task_index,
+        seed=seed,
+        start_version=start_version,
+        purpose=Purpose(purpose),
+        group=group,
+        seat=seat,
+        attempt=attempt,
+    )

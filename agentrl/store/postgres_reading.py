@@ -1,0 +1,74 @@
+"""Reading trajectories back from Postgres, whole and in bulk, and running saved queries."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+from uuid import UUID
+
+from agentrl.store.codec import LINEAGE_COLUMNS, SEGMENT_COLUMNS, read_lineage, read_reward, read_segment
+from agentrl.store.contract import QueryResult
+from agentrl.store.postgres_connection import PostgresConnection
+from agentrl.store.saved_queries import bind, saved_query
+from agentrl.types import Outcome, Purpose, Segment, StoredTrajectory, Termination
+
+_TRAJECTORIES = f"""
+  select t.id, t.task_id, t.environment, t.purpose, t.grp, t.seat, t.attempt, t.seed, t.start_version, t.termination, t.outcome,
+         w.value, w.success, w.grader, w.grader_version, w.detail, w.duration_s, {LINEAGE_COLUMNS}
+  from unnest(%s::uuid[], %s::bigint[]) with ordinality m (id, start_version, n)
+  join agentrl.trajectory t on t.run = %s and t.start_version = m.start_version and t.id = m.id
+  left join lateral (select * from agentrl.reward x where x.trajectory = t.id order by x.id desc limit 1) w on true
+  order by m.n
+"""
+_SEGMENTS = f"""
+  select s.trajectory, {SEGMENT_COLUMNS}
+  from unnest(%s::uuid[], %s::bigint[]) m (id, start_version)
+  join agentrl.segment s on s.run = %s and s.start_version = m.start_version and s.trajectory = m.id
+  order by s.trajectory, s.seg
+"""
+
+
+class PostgresReading(PostgresConnection):
+    """The part of the store that gives data back."""
+
+    def trajectory(self, trajectory: UUID) -> StoredTrajectory | None:
+        found = self.rows("select run, start_version from agentrl.trajectory where id = %s", (trajectory,))
+        if not found:
+            return None
+        ((run, start_version),) = found
+        return self.trajectories(run, [trajectory], [start_version])[trajectory]
+
+    def trajectories(self, run: int, ids: Sequence[UUID], start_versions: Sequence[int]) -> Mapping[UUID, StoredTrajectory]:
+        """Many trajectories with their segments, in two queries."""
+        keys = (list(ids), list(start_versions), run)
+        segments: dict[UUID, list[Segment]] = {}
+        for trajectory, *columns in self.rows(_SEGMENTS, keys):
+            segments.setdefault(trajectory, []).append(read_segment(columns))
+        return {row[0]: _read_trajectory(row, segments.get(row[0], [])) for row in self.rows(_TRAJECTORIES, keys)}
+
+    def query(self, name: str, **parameters: Any) -> QueryResult:
+        statement, values = bind(saved_query(name), parameters)
+        with self.transaction() as connection:
+            cursor = connection.execute(statement.encode(), values)
+            return QueryResult([c.name for c in cursor.description or ()], cursor.fetchall())
+
+
+def _read_trajectory(row: Sequence[Any], segments: Sequence[Segment]) -> StoredTrajectory:
+    trajectory, task_id, environment, purpose, group, seat, attempt, seed, start_version, termination, outcome = row[:11]
+    return StoredTrajectory(
+        id=trajectory,
+        task_id=task_id,
+        environment=environment,
+        purpose=Purpose(purpose),
+        group=group,
+        seat=seat,
+        attempt=attempt,
+        seed=seed,
+        start_version=start_version,
+        # A running or reaped trajectory has no end of its own: for a reader it is an infrastructure failure so far.
+        termination=Termination(termination or Termination.FAILED),
+        outcome=Outcome(outcome or Outcome.INFRASTRUCTURE),
+        reward=read_reward(row[11:17]),
+        lineage=read_lineage(row[17:]),
+        segments=segments,
+    )

@@ -1,0 +1,141 @@
+"""Runs, policy versions, engines and evaluations in Postgres."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import Any
+
+import psycopg
+
+from agentrl.errors import UnknownVersion, UsageError
+from agentrl.store.codec import strict_json
+from agentrl.store.contract import Conservation, Evaluation, EvaluationResult, RunRow, RunSpec
+from agentrl.store.postgres_connection import PostgresConnection
+from agentrl.types import Place, PolicyVersion, Task
+
+TRAINING_PLACES = (Place.LIVE, Place.GRADE_JOB, Place.GRADED, Place.READY, Place.LEASE, Place.CONSUMED, Place.DROPPED)
+_RUN = """
+  select r.id, r.name, r.environment, r.config, r.config_hash, r.seed, r.lag_bound, r.batch_min, r.batch_max, r.group_size,
+         r.target_steps, r.max_running, r.max_attempts, r.max_lease_attempts, extract(epoch from r.lease)::float8,
+         extract(epoch from r.max_age)::float8, r.status, r.branch, h.step, h.updates
+  from agentrl.run r cross join lateral agentrl.head_v1(r.id) h
+"""
+_VERSION = "select version, parent, updates, uri, checksum, status from agentrl.policy_version"
+_EVALUATION = """
+  select e.id, e.version, e.updates, e.step, e.split, e.n,
+         (select count(*) from agentrl.evaluated x where x.evaluation = e.id), e.finished_at is not null
+  from agentrl.evaluation e
+"""
+
+
+def _read_run(row: Sequence[Any]) -> RunRow:
+    run, *spec, status, branch, step, updates = row
+    return RunRow(run, RunSpec(*spec), status, branch, step, updates)
+
+
+class PostgresRuns(PostgresConnection):
+    """The part of the store that is about whole runs."""
+
+    def create_run(self, spec: RunSpec, tasks: Mapping[str, Sequence[Task]]) -> RunRow:
+        config = strict_json(dict(spec.config), "config")
+        rows = [
+            (split, i, task.id, strict_json(dict(task.payload), f"tasks.{split}[{i}].payload"))
+            for split, listed in tasks.items()
+            for i, task in enumerate(listed)
+        ]
+        try:
+            with self.transaction() as connection:
+                found = connection.execute(
+                    "insert into agentrl.run (name, environment, config, config_hash, seed, lag_bound, batch_min, batch_max,"
+                    " group_size, target_steps, max_running, max_attempts, max_lease_attempts, lease, max_age)"
+                    " values (%s, %s, %s::jsonb, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s) returning id",
+                    (
+                        spec.name, spec.environment, config, spec.config_hash, spec.seed, spec.lag_bound, spec.batch_min,
+                        spec.batch_max, spec.group_size, spec.target_steps, spec.max_running, spec.max_attempts,
+                        spec.max_lease_attempts, timedelta(seconds=spec.lease_s),
+                        None if spec.max_age_s is None else timedelta(seconds=spec.max_age_s),
+                    ),
+                ).fetchone()  # fmt: skip
+                assert found is not None
+                run = found[0]
+                connection.execute("insert into agentrl.reap (run) values (%s)", (run,))
+                connection.execute(
+                    "insert into agentrl.task_cursor (run, split, n)"
+                    " select %s, s, n from unnest(%s::text[], %s::bigint[]) x (s, n)",
+                    (run, list(tasks), [len(t) for t in tasks.values()]),
+                )
+                columns: list[list[Any]] = [list(c) for c in zip(*rows, strict=True)] if rows else [[], [], [], []]
+                connection.execute(
+                    "insert into agentrl.task (run, split, idx, task_id, payload) select %s, s, i, t, p::jsonb"
+                    " from unnest(%s::text[], %s::bigint[], %s::text[], %s::text[]) x (s, i, t, p)",
+                    (run, *columns),
+                )
+                connection.execute("select agentrl.ensure_partitions_v1(%s, 0)", (run,))
+        except psycopg.errors.UniqueViolation as e:
+            raise UsageError(f"A run called {spec.name!r} exists; resume it or choose another name.") from e
+        except psycopg.errors.CheckViolation as e:
+            raise UsageError(f"The settings of run {spec.name!r} contradict each other: {e.diag.message_primary}") from e
+        return self._run(run)
+
+    def _run(self, run: int) -> RunRow:
+        found = self.rows(f"{_RUN} where r.id = %s", (run,))
+        if not found:
+            raise UsageError(f"there is no run with id {run}")
+        return _read_run(found[0])
+
+    def find_run(self, name: str) -> RunRow | None:
+        found = self.rows(
+            f"{_RUN} where r.name = %s or %s = 'latest' order by (r.name = %s) desc, r.id desc limit 1", (name,) * 3
+        )
+        return _read_run(found[0]) if found else None
+
+    def set_run_status(self, run: int, status: str) -> None:
+        try:
+            changed = self.rows("update agentrl.run set status = %s where id = %s returning id", (status, run))
+        except psycopg.errors.CheckViolation as e:
+            raise UsageError(f"{status!r} is no status of a run: use running, finished, interrupted or failed") from e
+        if not changed:
+            raise UsageError(f"there is no run with id {run}")
+
+    def counts(self, run: int) -> Mapping[Place, int]:
+        return self.conservation(run).places
+
+    def conservation(self, run: int) -> Conservation:
+        places = ", ".join(p.value for p in TRAINING_PLACES)
+        found = self.rows(f"select created, evaluated, eval_open, {places} from agentrl.conservation where run = %s", (run,))
+        if not found:
+            raise UsageError(f"there is no run with id {run}")
+        created, evaluated, eval_open, *counts = found[0]
+        return Conservation(created, dict(zip(TRAINING_PLACES, counts, strict=True)), evaluated, eval_open)
+
+    def newest_version(self, run: int) -> PolicyVersion | None:
+        found = self.rows(f"{_VERSION} where run = %s and status <> 'failed' order by version desc limit 1", (run,))
+        return PolicyVersion(*found[0]) if found else None
+
+    def version(self, run: int, version: int) -> PolicyVersion:
+        found = self.rows(f"{_VERSION} where run = %s and version = %s", (run, version))
+        if not found:
+            raise UnknownVersion(f"version {version} has no row in run {run}")
+        return PolicyVersion(*found[0])
+
+    def record_engine_load(self, run: int, engine: str, version: int) -> None:
+        self.rows("select agentrl.record_load_v1(%s, %s, %s)", (run, engine, version))
+
+    def request_evaluation(self, run: int, *, version: int, step: int, split: str, n: int) -> Evaluation:
+        (evaluation,) = self.row("select agentrl.request_evaluation_v1(%s, %s, %s, %s, %s)", (run, version, step, split, n))
+        return Evaluation(*self.row(f"{_EVALUATION} where e.id = %s", (evaluation,)))
+
+    def pending_evaluation(self, run: int) -> Evaluation | None:
+        self.rows("select agentrl.settle_evaluations_v1(%s)", (run,))
+        found = self.rows(f"{_EVALUATION} where e.run = %s and e.finished_at is null order by e.id limit 1", (run,))
+        return Evaluation(*found[0]) if found else None
+
+    def evaluation_results(self, run: int) -> Sequence[EvaluationResult]:
+        self.rows("select agentrl.settle_evaluations_v1(%s)", (run,))
+        found = self.rows(f"{_EVALUATION} where e.run = %s and e.finished_at is not null order by e.id", (run,))
+        scores = self.rows(
+            "select evaluation, graded, successes, mean_reward from agentrl.evaluation_score where run = %s", (run,)
+        )
+        by_evaluation = {evaluation: score for evaluation, *score in scores}
+        return [EvaluationResult(Evaluation(*row), *by_evaluation[row[0]]) for row in found]

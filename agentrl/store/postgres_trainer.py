@@ -1,0 +1,116 @@
+"""The trainer's side in Postgres: start and resume, claim, renew, commit, checkpoints, version rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+from uuid import UUID
+
+from agentrl.store.codec import check_items, float_bytes, strict_json
+from agentrl.store.contract import Checkpoint, Claim, ClaimedItem, StepCommit, StepResult, TrainerStart
+from agentrl.store.postgres_reading import PostgresReading
+from agentrl.store.postgres_runs import PostgresRuns
+from agentrl.types import PolicyVersion
+
+_CHECKPOINT = "select id, branch, step, updates, version, uri, checksum from"
+_VERSION = "select version, parent, updates, uri, checksum, status from"
+
+
+class PostgresTrainer(PostgresRuns, PostgresReading):
+    """The part of the store that the trainer calls."""
+
+    def checkpoints(self, run: int) -> Sequence[Checkpoint]:
+        found = self.rows(
+            f"{_CHECKPOINT} agentrl.checkpoint where run = %s and abandoned_by is null order by step desc, id desc", (run,)
+        )
+        return [Checkpoint(*row) for row in found]
+
+    def start_trainer(self, run: int, *, owner: str, lease_s: float, checkpoint: int | None) -> TrainerStart:
+        fence, branch, step, updates, version, returned, dropped = self.row(
+            "select fence, branch, step, updates, version, returned, dropped from agentrl.start_trainer_v1(%s, %s, %s, %s)",
+            (run, owner, float(lease_s), checkpoint),
+        )
+        base = None if version is None else self.version(run, version)
+        return TrainerStart(fence, branch, step, updates, base, returned, dropped)
+
+    def renew_trainer(self, run: int, fence: int, lease_s: float) -> None:
+        self.rows("select agentrl.renew_trainer_v1(%s, %s, %s)", (run, fence, float(lease_s)))
+
+    def release_trainer(self, run: int, fence: int) -> None:
+        self.rows("select agentrl.release_trainer_v1(%s, %s)", (run, fence))
+
+    def claim(self, run: int, fence: int, *, n_min: int, n_max: int, lease_s: float) -> Claim:
+        (found,) = self.row("select agentrl.claim_v1(%s, %s, %s, %s, %s)", (run, fence, n_min, n_max, float(lease_s)))
+        listed = found["items"]
+        ids = [UUID(t) for item in listed for t in item["trajectories"]]
+        starts = [v for item in listed for v in item["start_versions"]]
+        read = self.trajectories(run, ids, starts) if ids else {}
+        items = [
+            ClaimedItem(UUID(i["item"]), i["token"], i["oldest_update"], i["lag"], [read[UUID(t)] for t in i["trajectories"]])
+            for i in listed
+        ]
+        return Claim(items, found["examined"], found["admissible"], self.counts(run), found["waiting"])
+
+    def renew_leases(self, run: int, fence: int, items: Sequence[tuple[UUID, int]], lease_s: float) -> None:
+        check_items(items, "items")
+        self.rows(
+            "select agentrl.renew_leases_v1(%s, %s, %s::uuid[], %s::bigint[], %s)",
+            (run, fence, [i for i, _ in items], [t for _, t in items], float(lease_s)),
+        )
+
+    def commit_step(self, run: int, fence: int, commit: StepCommit) -> StepResult:
+        fates: list[tuple[UUID, int, str]] = [
+            *((item, token, "consumed") for item, token in commit.consumed),
+            *((item, token, reason.value) for item, token, reason in commit.dropped),
+            *((item, token, "released") for item, token in commit.released),
+        ]
+        check_items([(item, token) for item, token, _ in fates], "consumed, dropped and released")
+        denominators = strict_json(dict(commit.denominators), "denominators")
+        metrics = strict_json(dict(commit.metrics), "metrics")
+        trained = [(t.trajectory, *_trained_arrays(t)) for t in commit.trained]
+        with self.transaction() as connection:
+            found = connection.execute(
+                "select step, updates, repeated, branch from agentrl.commit_step_v1"
+                "(%s, %s, %s, %s, %s, %s, %s, %s, %s::uuid[], %s::bigint[], %s::text[])",
+                (
+                    run, fence, commit.step, commit.policy_updated, commit.trainer_version, commit.batch_hash, denominators,
+                    metrics, *([f[i] for f in fates] for i in range(3)),
+                ),
+            ).fetchone()  # fmt: skip
+            assert found is not None
+            step, updates, repeated, branch = found
+            if trained and not repeated:
+                connection.cursor().executemany(
+                    "select agentrl.add_trained_v1(%s, %s, %s, %s, %s, %s, %s, %s)",
+                    [(run, branch, step, *arrays) for arrays in trained],
+                )
+        return StepResult(step, updates, repeated)
+
+    def add_checkpoint(
+        self, run: int, fence: int, *, step: int, updates: int, version: int, uri: str, checksum: str
+    ) -> Checkpoint:
+        row = self.row(
+            f"{_CHECKPOINT} agentrl.add_checkpoint_v1(%s, %s, %s, %s, %s, %s, %s)",
+            (run, fence, step, updates, version, uri, checksum),
+        )
+        return Checkpoint(*row)
+
+    def stage_version(
+        self, run: int, fence: int, *, parent: int | None, updates: int, uri: str, checksum: str
+    ) -> PolicyVersion:
+        row = self.row(
+            f"{_VERSION} agentrl.stage_version_v1(%s, %s, %s, %s, %s, %s)", (run, fence, parent, updates, uri, checksum)
+        )
+        return PolicyVersion(*row)
+
+    def publish_version(self, run: int, fence: int, version: int) -> None:
+        self.rows("select agentrl.settle_version_v1(%s, %s, %s, 'published')", (run, fence, version))
+
+    def fail_version(self, run: int, fence: int, version: int) -> None:
+        self.rows("select agentrl.settle_version_v1(%s, %s, %s, 'failed')", (run, fence, version))
+
+
+def _trained_arrays(t: Any) -> tuple[bytes | None, ...]:
+    n = len(t.logprobs)
+    names = ("logprobs", "values", "advantages", "returns")
+    return tuple(float_bytes(getattr(t, name), n, f"trained.{name}") for name in names)

@@ -1,0 +1,127 @@
+-- Runs, their tasks, weights and checkpoints. Integers are bigint throughout: one width on the wire and in every comparison.
+
+-- The version of this schema; the library refuses any other.
+create table agentrl.schema_version (
+  version bigint primary key,                               -- Number that the library compares with its own.
+  created_at timestamptz not null default now()             -- When this schema was created.
+);
+
+-- Fencing numbers: whoever holds the greatest one for a row may write it.
+create sequence agentrl.fence as bigint;
+
+-- One training run; its row is the lock of the protocol (shared by moves, exclusive for a trainer start).
+create table agentrl.run (
+  id bigint generated always as identity primary key,       -- Key of the run in every other table.
+  name text not null unique,                                -- Name the user chose.
+  environment text not null,                                -- Environment that the tasks belong to.
+  config jsonb not null,                                    -- Resolved configuration as the run was started.
+  config_hash text not null,                                -- Hash of the resolved configuration.
+  seed bigint not null,                                     -- Seed from which the episode seeds derive.
+  lag_bound bigint check (lag_bound >= 0),                  -- Largest lag in policy updates of a trained token; NULL means unbounded.
+  batch_min bigint not null check (batch_min > 0),          -- Fewest trajectories in a step.
+  batch_max bigint not null check (batch_max >= batch_min), -- Most trajectories in a step; the batch of the admission rule.
+  group_size bigint not null check (group_size > 0),        -- Trajectories per group; 1 means no groups.
+  target_steps bigint check (target_steps > 0),             -- Step after which nothing opens any more; NULL means no end.
+  max_running bigint not null check (max_running > 0),      -- Most live training episodes when the lag is unbounded.
+  max_attempts bigint not null check (max_attempts > 0),    -- Charged attempts of an episode before its seat is given up.
+  max_lease_attempts bigint not null check (max_lease_attempts > 0), -- Claims that may end with a dead trainer before the item is dropped.
+  lease interval not null,                                  -- Lease of a live episode; each write renews it.
+  max_age interval,                                         -- Age at which an unclaimed trajectory is dropped; NULL means never.
+  status text not null default 'running' check (status in ('running', 'finished', 'interrupted', 'failed')), -- Whether work may open.
+  branch bigint not null default 0,                         -- Live branch: one per trainer start.
+  trainer_fence bigint,                                     -- Fence of the newest trainer.
+  trainer_owner text,                                       -- Process that holds the fence; NULL when released.
+  trainer_lease interval,                                   -- Length of the trainer's lease.
+  trainer_lease_until timestamptz,                          -- When the trainer's lease lapses.
+  created_at timestamptz not null default now(),            -- When the run was created.
+  check (batch_min % group_size = 0 and batch_max % group_size = 0),
+  check (lag_bound is distinct from 0 or batch_min = batch_max)
+);
+
+-- When a run was last reaped; apart from the run row so that reaping never waits for its lock.
+create table agentrl.reap (
+  run bigint primary key references agentrl.run,            -- The run.
+  at timestamptz not null default '-infinity'               -- Last time that expired rows were collected.
+);
+
+-- The tasks of a run, in the order in which they are served.
+create table agentrl.task (
+  run bigint not null references agentrl.run,               -- The run.
+  split text not null,                                      -- Split of the data set.
+  idx bigint not null,                                      -- Position in the split, from 0.
+  task_id text not null,                                    -- The environment's own id of the task.
+  payload jsonb not null,                                   -- What the environment needs to set the task up.
+  primary key (run, split, idx)
+);
+
+-- How far a run has got in each split; never rewound, so a resume neither skips nor repeats a task.
+create table agentrl.task_cursor (
+  run bigint not null references agentrl.run,               -- The run.
+  split text not null,                                      -- Split of the data set.
+  next bigint not null default 0,                           -- Cursor of the next new task; modulo n is its idx, divided by n its epoch.
+  n bigint not null,                                        -- Number of tasks in the split.
+  primary key (run, split)
+);
+
+-- Names of weights: unique, growing, never reused.
+create table agentrl.policy_version (
+  run bigint not null references agentrl.run,               -- The run.
+  version bigint not null check (version >= 0),             -- Name of the weights.
+  parent bigint,                                            -- Version that these weights continue; NULL for the root.
+  updates bigint not null check (updates >= 0),             -- Policy updates on the lineage of these weights.
+  effective_update bigint not null,                         -- 2 * updates(common ancestor with the live head) - updates: lag counts from here.
+  uri text not null,                                        -- Where the weights lie.
+  checksum text not null,                                   -- Checksum of the weights.
+  status text not null check (status in ('staged', 'published', 'failed')), -- Tokens may carry it from staged on; failed burns the name.
+  branch bigint not null,                                   -- Branch whose trainer staged it.
+  fence bigint not null,                                    -- Fence of that trainer.
+  staged_at timestamptz not null default now(),             -- When the name was given.
+  published_at timestamptz,                                 -- When the weights were verified.
+  failed_at timestamptz,                                    -- When the name was burnt.
+  primary key (run, version),
+  foreign key (run, parent) references agentrl.policy_version
+);
+
+-- Which engine loaded which version, and when.
+create table agentrl.engine_version (
+  id bigint generated always as identity primary key,       -- Order of the loads.
+  run bigint not null references agentrl.run,               -- The run.
+  engine text not null,                                     -- Name of the engine process.
+  version bigint not null,                                  -- Version that it loaded.
+  loaded_at timestamptz not null default now(),             -- When it was loaded.
+  foreign key (run, version) references agentrl.policy_version
+);
+create index on agentrl.engine_version (run, engine, id);
+
+-- Checkpoints whose file was written and checksummed before the row.
+create table agentrl.checkpoint (
+  id bigint generated always as identity primary key,       -- Key of the checkpoint.
+  run bigint not null references agentrl.run,               -- The run.
+  branch bigint not null,                                   -- Branch that wrote it.
+  step bigint not null,                                     -- Last step it contains.
+  updates bigint not null,                                  -- Policy updates it contains.
+  version bigint not null,                                  -- Newest version on its lineage.
+  uri text not null,                                        -- Where the file lies; holds branch and fence, never overwritten.
+  checksum text not null,                                   -- Checksum of the file.
+  fence bigint not null,                                    -- Fence of the trainer that wrote it.
+  abandoned_by bigint,                                      -- Branch whose start left this checkpoint behind; NULL on the live history.
+  at timestamptz not null default now(),                    -- When it was committed.
+  unique (run, uri),
+  foreign key (run, version) references agentrl.policy_version
+);
+
+-- Requests to score a published version on the first n tasks of a split.
+create table agentrl.evaluation (
+  id bigint generated always as identity primary key,       -- Key of the request.
+  run bigint not null references agentrl.run,               -- The run.
+  version bigint not null,                                  -- Version to score.
+  updates bigint not null,                                  -- Policy updates of that version.
+  step bigint not null,                                     -- Step after which it was requested.
+  split text not null,                                      -- Split to score on.
+  n bigint not null check (n > 0),                          -- Number of tasks, from the start of the split.
+  next_idx bigint not null default 0,                       -- First task that was never opened.
+  requested_at timestamptz not null default now(),          -- When it was requested.
+  finished_at timestamptz,                                  -- When the last of its n tasks was scored or given up.
+  unique (run, version, split),
+  foreign key (run, version) references agentrl.policy_version
+);

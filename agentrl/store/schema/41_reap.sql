@@ -1,0 +1,102 @@
+-- Collecting what has expired, inside open and claim: there is no maintenance process.
+
+-- Episodes whose lease lapsed or that are too old lose their seat.
+create function agentrl.reap_episodes_v1(r agentrl.run) returns void language plpgsql as $$
+declare
+  c record;
+  old boolean;
+begin
+  for c in
+    select l.trajectory, l.start_version, l.grp, l.worker, l.fence, l.purpose, agentrl.lapsed_v1(l.lease_until, l.lease) as lapsed
+    from agentrl.live l
+    join agentrl.trajectory t on t.run = l.run and t.start_version = l.start_version and t.id = l.trajectory
+    where l.run = r.id
+      and (agentrl.lapsed_v1(l.lease_until, l.lease) or (l.purpose = 'train' and t.started_at + r.max_age < now()))
+    order by l.grp, l.trajectory
+  loop
+    if c.grp is not null then
+      perform 1 from agentrl.grp where id = c.grp for update;
+    end if;
+    delete from agentrl.live
+    where trajectory = c.trajectory and fence = c.fence and (not c.lapsed or agentrl.lapsed_v1(lease_until, lease));
+    continue when not found;
+    old := not c.lapsed;
+    perform agentrl.end_seat_v1(
+      r.id, c.start_version, c.trajectory, c.grp, 'live', case when old then 'too_old' else 'infrastructure' end,
+      case when old then 'older than max_age' else format('worker %s let its lease lapse', c.worker) end,
+      true, not old or c.grp is not null, c.fence, 'reaper');
+  end loop;
+end $$;
+
+-- Ended episodes that are too old while they wait for a verdict or for their group; grade jobs of dead workers are free again.
+create function agentrl.reap_waiting_v1(r agentrl.run) returns void language plpgsql as $$
+declare
+  c record;
+begin
+  update agentrl.grade_job set worker = null, fence = null, lease = null, lease_until = null
+  where run = r.id and worker is not null and agentrl.lapsed_v1(lease_until, lease);
+  for c in
+    select w.* from (
+      select trajectory, start_version, grp, 'grade_job' as place from agentrl.grade_job where run = r.id and purpose = 'train'
+      union all select trajectory, start_version, grp, 'graded' from agentrl.graded where run = r.id) w
+    join agentrl.trajectory t on t.run = r.id and t.start_version = w.start_version and t.id = w.trajectory
+    where t.started_at + r.max_age < now()
+    order by w.grp, w.trajectory
+  loop
+    if c.grp is not null then
+      perform 1 from agentrl.grp where id = c.grp for update;
+    end if;
+    if c.place = 'graded' then
+      delete from agentrl.graded where trajectory = c.trajectory;
+    else
+      delete from agentrl.grade_job where trajectory = c.trajectory;
+    end if;
+    continue when not found;
+    perform agentrl.end_seat_v1(r.id, c.start_version, c.trajectory, c.grp, c.place, 'too_old', 'older than max_age', true,
+                                c.grp is not null, null, 'reaper');
+  end loop;
+end $$;
+
+-- Leases of a trainer that lives no more, and ready items out of range by version or by age.
+create function agentrl.reap_items_v1(r agentrl.run) returns void language plpgsql as $$
+declare
+  l agentrl.lease;
+  c agentrl.ready;
+  updates_ bigint;
+begin
+  for l in
+    delete from agentrl.lease where run = r.id and agentrl.lapsed_v1(lease_until, lease) returning *
+  loop
+    perform agentrl.return_lease_v1(r, l, true, 'reaper', 'the lease lapsed');
+  end loop;
+  select h.updates into updates_ from agentrl.head_v1(r.id) h;
+  for c in
+    delete from agentrl.ready
+    where run = r.id and (updates_ - oldest_update > r.lag_bound or oldest_start + r.max_age < now())
+    returning *
+  loop
+    if updates_ - c.oldest_update > r.lag_bound then
+      perform agentrl.drop_item_v1(r.id, c.trajectories, c.start_versions, 'ready', 'stale',
+        format('lag %s exceeds the bound %s', updates_ - c.oldest_update, r.lag_bound), null, 'reaper');
+    else
+      perform agentrl.drop_item_v1(r.id, c.trajectories, c.start_versions, 'ready', 'too_old', 'older than max_age', null,
+                                   'reaper');
+    end if;
+  end loop;
+end $$;
+
+-- At most once a second, and only by whoever gets the admission lock at once: groups are then locked by nobody else in another
+-- order. The caller holds the run row.
+create function agentrl.reap_v1(r agentrl.run) returns void language plpgsql as $$
+begin
+  if not pg_try_advisory_xact_lock(hashtext('agentrl.admission'), r.id::int) then
+    return;
+  end if;
+  update agentrl.reap set at = clock_timestamp() where run = r.id and at < clock_timestamp() - interval '1 second';
+  if not found then
+    return;
+  end if;
+  perform agentrl.reap_episodes_v1(r);
+  perform agentrl.reap_waiting_v1(r);
+  perform agentrl.reap_items_v1(r);
+end $$;

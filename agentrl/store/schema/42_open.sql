@@ -1,0 +1,230 @@
+-- Opening episodes: admission, the task cursor and idempotent requests.
+
+-- Creates one episode: trajectory, live row and event.
+create function agentrl.start_episode_v1(
+  r agentrl.run, purpose_ text, evaluation_ bigint, start_version_ bigint, split_ text, idx_ bigint, cursor_ bigint, grp_ uuid,
+  seat_ bigint, attempt_ bigint, failures_ bigint, retry_of_ uuid, seed_key text, worker_ text, lineage jsonb)
+returns uuid language plpgsql as $$
+declare
+  id_ uuid := gen_random_uuid();
+  fence_ bigint := nextval('agentrl.fence');
+begin
+  insert into agentrl.trajectory (
+    run, start_version, id, purpose, evaluation, split, task_idx, task_id, cursor, grp, seat, attempt, failures, retry_of, seed,
+    worker, fence, model, tokenizer_hash, template_hash, engine, engine_version, engine_dtype, sampling, logprob_kind,
+    environment, environment_version, sandbox, origin)
+  select r.id, start_version_, id_, purpose_, evaluation_, split_, idx_, k.task_id, cursor_, grp_, seat_, attempt_, failures_,
+         retry_of_, ('x' || left(md5(format('%s:%s:%s:%s', r.seed, seed_key, seat_, attempt_)), 15))::bit(60)::bigint, worker_,
+         fence_, lineage ->> 'model', lineage ->> 'tokenizer_hash', lineage ->> 'template_hash', lineage ->> 'engine',
+         lineage ->> 'engine_version', lineage ->> 'engine_dtype', lineage -> 'sampling', lineage ->> 'logprob_kind',
+         lineage ->> 'environment', lineage ->> 'environment_version', lineage ->> 'sandbox', lineage ->> 'origin'
+  from agentrl.task k where k.run = r.id and k.split = split_ and k.idx = idx_;
+  insert into agentrl.live (trajectory, run, start_version, purpose, grp, worker, fence, lease, lease_until)
+  values (id_, r.id, start_version_, purpose_, grp_, worker_, fence_, r.lease, clock_timestamp() + r.lease);
+  perform agentrl.note_v1(r.id, id_, null, 'live', fence_, worker_,
+                          case when retry_of_ is null then 'opened' else format('retry of %s', retry_of_) end);
+  return id_;
+end $$;
+
+-- Serves up to n pending retries: of an evaluation, or of training when evaluation_ is NULL.
+create function agentrl.serve_retries_v1(
+  r agentrl.run, evaluation_ bigint, n_ bigint, start_version_ bigint, worker_ text, lineage jsonb)
+returns uuid[] language plpgsql as $$
+declare
+  d record;
+  id_ uuid;
+  opened uuid[] := '{}';
+begin
+  for d in
+    select x.trajectory, x.charged, t.* from agentrl.dropped x
+    join agentrl.trajectory t on t.run = x.run and t.start_version = x.start_version and t.id = x.trajectory
+    where x.run = r.id and x.retryable and x.retried_by is null and x.evaluation is not distinct from evaluation_
+    order by x.at, x.trajectory limit n_
+  loop
+    if d.grp is not null then
+      perform 1 from agentrl.grp where id = d.grp for update;
+    end if;
+    perform 1 from agentrl.dropped
+    where run = r.id and trajectory = d.trajectory and retryable and retried_by is null for update;
+    continue when not found;
+    id_ := agentrl.start_episode_v1(
+      r, d.purpose, evaluation_, start_version_, d.split, d.task_idx, d.cursor, d.grp, d.seat, d.attempt + 1,
+      d.failures + d.charged::int, d.trajectory, case when evaluation_ is null then d.cursor::text
+      else format('%s:%s', d.split, start_version_) end, worker_, lineage);
+    update agentrl.dropped set retried_by = id_ where run = r.id and trajectory = d.trajectory;
+    opened := opened || id_;
+  end loop;
+  return opened;
+end $$;
+
+-- Serves up to n seats of a group that were never opened.
+create function agentrl.serve_seats_v1(
+  r agentrl.run, grp_ uuid, n_ bigint, start_version_ bigint, worker_ text, lineage jsonb) returns uuid[] language plpgsql as $$
+declare
+  g agentrl.grp;
+  opened uuid[] := '{}';
+begin
+  select * into g from agentrl.grp where id = grp_ and state = 'open' for update;
+  while found and cardinality(opened) < n_ and g.next_seat < g.size loop
+    opened := opened || agentrl.start_episode_v1(
+      r, 'train', null, start_version_, g.split, g.task_idx, g.cursor, g.id, g.next_seat, 1, 0, null, g.cursor::text, worker_,
+      lineage);
+    update agentrl.grp set next_seat = next_seat + 1 where id = grp_ returning * into g;
+  end loop;
+  return opened;
+end $$;
+
+-- Takes the next new task; a group gets its row and as many seats as n allows.
+create function agentrl.serve_task_v1(r agentrl.run, n_ bigint, start_version_ bigint, worker_ text, lineage jsonb)
+returns uuid[] language plpgsql as $$
+declare
+  c agentrl.task_cursor;
+  grp_ uuid;
+begin
+  update agentrl.task_cursor set next = next + 1 where run = r.id and split = 'train' returning * into c;
+  c.next := c.next - 1;
+  if r.group_size = 1 then
+    return array[agentrl.start_episode_v1(r, 'train', null, start_version_, 'train', c.next % c.n, c.next, null, 0, 1, 0, null,
+                                          c.next::text, worker_, lineage)];
+  end if;
+  insert into agentrl.grp (id, run, split, task_idx, cursor, size)
+  values (gen_random_uuid(), r.id, 'train', c.next % c.n, c.next, r.group_size) returning id into grp_;
+  return agentrl.serve_seats_v1(r, grp_, n_, start_version_, worker_, lineage);
+end $$;
+
+-- How many more training episodes may open: by lag, and by the target. Counts what the asking engine's weights are behind.
+create function agentrl.room_v1(r agentrl.run, engine_version_ bigint, out by_lag bigint, out by_target bigint)
+language plpgsql as $$
+declare
+  h record;
+  engine_update bigint;
+  outstanding bigint := agentrl.outstanding_v1(r.id);
+begin
+  select * into h from agentrl.head_v1(r.id);
+  select effective_update into engine_update from agentrl.policy_version where run = r.id and version = engine_version_;
+  if not found then
+    perform agentrl.fail_v1('AR005', format('the engine reports version %s, which run "%s" does not know', engine_version_, r.name));
+  end if;
+  if r.lag_bound is null then
+    by_lag := r.max_running - (select count(*) from agentrl.live where run = r.id and purpose = 'train');
+  else
+    by_lag := (r.lag_bound + 1) * r.batch_max - outstanding - r.batch_max * (h.updates - engine_update);
+  end if;
+  by_target := (r.target_steps - h.step) * r.batch_max - outstanding;
+end $$;
+
+-- The episodes of an earlier request, or NULL.
+create function agentrl.earlier_request_v1(request_ uuid, run_ bigint, worker_ text) returns uuid[] language plpgsql as $$
+declare
+  q agentrl.open_request;
+begin
+  select * into q from agentrl.open_request where request = request_;
+  if found and (q.worker, q.run) is distinct from (worker_, run_) then
+    perform agentrl.fail_v1('AR009', format('request %s was made by worker %s of run %s before', request_, q.worker, q.run));
+  end if;
+  return q.trajectories;
+end $$;
+
+-- Opens up to n training episodes within capacity, or says why none: retries, missing seats of open groups, new tasks.
+create function agentrl.open_v1(
+  run_ bigint, worker_ text, request_ uuid, n_ bigint, engine_version_ bigint, lineage_ text,
+  out refusal text, out opened uuid[]) language plpgsql as $$
+declare
+  r agentrl.run := agentrl.hold_run_v1(run_);
+  lineage constant jsonb := lineage_::jsonb;
+  start_version_ bigint;
+  room record;
+  left_ bigint;
+  g uuid;
+begin
+  perform pg_advisory_xact_lock(hashtext('agentrl.admission'), run_::int);
+  opened := agentrl.earlier_request_v1(request_, run_, worker_);
+  if opened is not null then
+    return;
+  end if;
+  opened := '{}';
+  perform agentrl.reap_v1(r);
+  if r.status <> 'running' then
+    refusal := 'run_not_running';
+    return;
+  end if;
+  select max(version) into start_version_ from agentrl.policy_version where run = run_ and status = 'published';
+  if start_version_ is null then
+    refusal := 'no_version';
+    return;
+  end if;
+  select * into room from agentrl.room_v1(r, engine_version_);
+  left_ := least(n_, room.by_lag, room.by_target);
+  opened := agentrl.serve_retries_v1(r, null, greatest(left_, 0), start_version_, worker_, lineage);
+  for g in select id from agentrl.grp where run = run_ and state = 'open' and next_seat < size order by created_at, id loop
+    exit when cardinality(opened) >= left_;
+    opened := opened || agentrl.serve_seats_v1(r, g, left_ - cardinality(opened), start_version_, worker_, lineage);
+  end loop;
+  if exists (select 1 from agentrl.task_cursor where run = run_ and split = 'train' and n > 0) then
+    while cardinality(opened) < left_
+      and (r.group_size = 1 or least(room.by_lag, room.by_target) - cardinality(opened) >= r.group_size) loop
+      opened := opened || agentrl.serve_task_v1(r, left_ - cardinality(opened), start_version_, worker_, lineage);
+    end loop;
+  elsif opened = '{}' then
+    refusal := 'no_tasks';
+  end if;
+  if opened <> '{}' then
+    insert into agentrl.open_request (request, run, worker, trajectories) values (request_, run_, worker_, opened);
+  elsif refusal is null then
+    refusal := case when room.by_target < r.group_size then 'target_reached' else 'no_capacity' end;
+  end if;
+end $$;
+
+-- Marks evaluations finished whose every task is scored or given up. Both counts only grow, so no lock is needed.
+create function agentrl.settle_evaluations_v1(run_ bigint) returns void language sql as $$
+  update agentrl.evaluation e set finished_at = clock_timestamp()
+  where e.run = run_ and e.finished_at is null
+    and (select count(*) from agentrl.evaluated where evaluation = e.id)
+      + (select count(*) from agentrl.dropped where evaluation = e.id and not retryable) >= e.n
+$$;
+
+-- Opens up to n episodes of an evaluation, outside admission: retries, then tasks never opened.
+create function agentrl.open_evaluation_v1(
+  evaluation_ bigint, worker_ text, request_ uuid, n_ bigint, lineage_ text, out refusal text, out opened uuid[])
+language plpgsql as $$
+declare
+  e agentrl.evaluation;
+  r agentrl.run;
+  lineage constant jsonb := lineage_::jsonb;
+begin
+  select * into e from agentrl.evaluation where id = evaluation_;
+  if not found then
+    perform agentrl.fail_v1('AR009', format('there is no evaluation with id %s', evaluation_));
+  end if;
+  r := agentrl.hold_run_v1(e.run);
+  perform pg_advisory_xact_lock(hashtext('agentrl.admission'), e.run::int);
+  opened := agentrl.earlier_request_v1(request_, e.run, worker_);
+  if opened is not null then
+    return;
+  end if;
+  perform agentrl.reap_v1(r);
+  select * into e from agentrl.evaluation where id = evaluation_ for update;
+  opened := agentrl.serve_retries_v1(r, e.id, n_, e.version, worker_, lineage);
+  while cardinality(opened) < n_ and e.next_idx < e.n loop
+    opened := opened || agentrl.start_episode_v1(
+      r, 'eval', e.id, e.version, e.split, e.next_idx, e.next_idx, null, e.next_idx, 1, 0, null,
+      format('%s:%s', e.split, e.version), worker_, lineage);
+    update agentrl.evaluation set next_idx = next_idx + 1 where id = evaluation_ returning * into e;
+  end loop;
+  if opened <> '{}' then
+    insert into agentrl.open_request (request, run, worker, trajectories) values (request_, e.run, worker_, opened);
+  else
+    refusal := 'no_tasks';
+  end if;
+end $$;
+
+-- The episodes of a request as their worker needs them, in the order of the request.
+create function agentrl.opened_v1(ids uuid[]) returns table (
+  trajectory uuid, fence bigint, split text, task_id text, payload jsonb, task_index bigint, seed bigint, start_version bigint,
+  purpose text, grp uuid, seat bigint, attempt bigint) language sql stable as $$
+  select t.id, t.fence, t.split, t.task_id, k.payload, t.task_idx, t.seed, t.start_version, t.purpose, t.grp, t.seat, t.attempt
+  from unnest(ids) with ordinality o (id, n)
+  join agentrl.trajectory t on t.id = o.id
+  join agentrl.task k on k.run = t.run and k.split = t.split and k.idx = t.task_idx
+  order by o.n
+$$;

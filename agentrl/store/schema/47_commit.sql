@@ -1,0 +1,94 @@
+-- Committing a step: ledger, drops, releases and lease deletion in one transaction.
+
+-- Checks that the named leases are whole claims, all held; raises otherwise.
+create function agentrl.check_claim_v1(r agentrl.run, fence_ bigint, items_ uuid[], tokens_ bigint[]) returns void
+language plpgsql as $$
+declare
+  held bigint;
+  whole bigint;
+begin
+  select count(*) into held from (select distinct item, token from unnest(items_, tokens_) m (item, token)) m
+  join agentrl.lease l on l.run = r.id and l.item = m.item and l.token = m.token and l.fence = fence_;
+  if held <> cardinality(items_) then
+    perform agentrl.fail_v1('AR008', format('the step names %s items of run "%s", but %s are leased to this trainer: resume',
+                                            cardinality(items_), r.name, held));
+  end if;
+  select count(*) into whole from agentrl.lease where run = r.id and token = any (tokens_);
+  if whole <> held then
+    perform agentrl.fail_v1('AR008', format('the step leaves %s claimed items of run "%s" out: each must be consumed, dropped or released',
+                                            whole - held, r.name));
+  end if;
+end $$;
+
+-- Commits a step. `fates` holds 'consumed', 'released' or a drop reason per item. The same batch hash gives the first result.
+create function agentrl.commit_step_v1(
+  run_ bigint, fence_ bigint, step_ bigint, policy_updated_ boolean, trainer_version_ bigint, batch_hash_ text,
+  denominators_ text, metrics_ text, items_ uuid[], tokens_ bigint[], fates text[],
+  out step bigint, out updates bigint, out repeated boolean, out branch bigint) language plpgsql as $$
+declare
+  r agentrl.run := agentrl.hold_trainer_v1(run_, fence_);
+  h record;
+  s agentrl.step;
+  l record;
+begin
+  branch := r.branch;
+  perform pg_advisory_xact_lock(hashtext('agentrl.commit'), run_::int);
+  select * into s from agentrl.step x where x.run = run_ and x.step = step_ and x.abandoned_by is null;
+  if found then
+    if s.batch_hash <> batch_hash_ then
+      perform agentrl.fail_v1('AR008', format('step %s of run "%s" is committed with another batch: resume', step_, r.name));
+    end if;
+    step := s.step; updates := s.updates; repeated := true;
+    return;
+  end if;
+  select * into h from agentrl.head_v1(run_);
+  if step_ <> h.step + 1 then
+    perform agentrl.fail_v1('AR008', format('step %s does not follow step %s of run "%s": resume', step_, h.step, r.name));
+  end if;
+  if not exists (select 1 from agentrl.policy_version v where v.run = run_ and v.version = trainer_version_) then
+    perform agentrl.fail_v1('AR005', format('trainer version %s has no row in run "%s"', trainer_version_, r.name));
+  end if;
+  perform agentrl.check_claim_v1(r, fence_, items_, tokens_);
+  step := step_; updates := h.updates + policy_updated_::int; repeated := false;
+  insert into agentrl.step (run, branch, step, updates, policy_updated, trainer_version, batch_hash, n_items, n_trajectories,
+                            denominators, metrics, fence)
+  select run_, r.branch, step_, h.updates + policy_updated_::int, policy_updated_, trainer_version_, batch_hash_, count(*),
+         coalesce(sum(q.n_traj), 0), denominators_::jsonb, metrics_::jsonb, fence_
+  from agentrl.lease q join unnest(items_, fates) m (item, fate) on q.item = m.item and m.fate = 'consumed' where q.run = run_;
+  for l in
+    delete from agentrl.lease q using unnest(items_, fates) m (item, fate)
+    where q.run = run_ and q.item = m.item returning q.*, m.fate
+  loop
+    if l.fate = 'consumed' then
+      if h.updates - l.oldest_update > r.lag_bound then
+        perform agentrl.fail_v1('AR008', format('item %s has lag %s, over the bound %s of run "%s": resume', l.item,
+                                                h.updates - l.oldest_update, r.lag_bound, r.name));
+      end if;
+      insert into agentrl.consumed (run, branch, step, item, trajectory, start_version, token, oldest_update, lag)
+      select run_, r.branch, step_, l.item, m.id, m.start_version, l.token, l.oldest_update, h.updates - l.oldest_update
+      from unnest(l.trajectories, l.start_versions) m (id, start_version);
+      insert into agentrl.event (run, trajectory, from_place, to_place, fence, actor, why)
+      select run_, t, 'lease', 'consumed', fence_, r.trainer_owner, format('step %s', step_) from unnest(l.trajectories) t;
+    elsif l.fate = 'released' then
+      perform agentrl.to_ready_v1(run_, l.item, l.trajectories, l.start_versions, l.attempts, l.ready_at, 'lease', fence_,
+                                  r.trainer_owner, 'released by the trainer');
+    else
+      perform agentrl.drop_item_v1(run_, l.trajectories, l.start_versions, 'lease', l.fate, format('step %s', step_), fence_,
+                                   r.trainer_owner);
+    end if;
+  end loop;
+end $$;
+
+-- Stores what a step used of one trajectory.
+create function agentrl.add_trained_v1(
+  run_ bigint, branch_ bigint, step_ bigint, trajectory_ uuid, logprobs_ bytea, values_ bytea, advantages_ bytea, returns_ bytea)
+returns void language plpgsql as $$
+begin
+  insert into agentrl.trained (run, start_version, trajectory, branch, step, reward_id, logprobs, "values", advantages, returns)
+  select c.run, c.start_version, c.trajectory, c.branch, c.step,
+         (select max(id) from agentrl.reward where trajectory = trajectory_), logprobs_, values_, advantages_, returns_
+  from agentrl.consumed c where c.run = run_ and c.branch = branch_ and c.step = step_ and c.trajectory = trajectory_;
+  if not found then
+    perform agentrl.fail_v1('AR006', format('trained.trajectory: %s was not consumed by step %s', trajectory_, step_));
+  end if;
+end $$;

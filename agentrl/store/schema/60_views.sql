@@ -1,0 +1,48 @@
+-- Views that people type when they debug.
+
+-- The place of each trajectory, per consuming run.
+create view agentrl.trajectory_state as
+  select run, trajectory, purpose, 'live' as place, null::timestamptz as since from agentrl.live
+  union all select run, trajectory, purpose, 'grade_job', at from agentrl.grade_job
+  union all select run, trajectory, 'train', 'graded', at from agentrl.graded
+  union all select run, unnest(trajectories), 'train', 'ready', at from agentrl.ready
+  union all select run, unnest(trajectories), 'train', 'lease', leased_at from agentrl.lease
+  union all select run, trajectory, 'train', 'consumed', at from agentrl.consumed where abandoned_by is null
+  union all select run, trajectory, purpose, 'dropped', at from agentrl.dropped
+  union all select run, trajectory, 'eval', 'evaluated', at from agentrl.evaluated;
+
+-- created = the sum of the seven training places, for each run at every moment; evaluation episodes stand apart.
+create view agentrl.conservation as
+select c.*, c.created = c.live + c.grade_job + c.graded + c.ready + c.lease + c.consumed + c.dropped as holds
+from (
+  select r.id as run, r.name,
+    (select count(*) from agentrl.trajectory x where x.run = r.id and x.purpose = 'train') as created,
+    (select count(*) from agentrl.live x where x.run = r.id and x.purpose = 'train') as live,
+    (select count(*) from agentrl.grade_job x where x.run = r.id and x.purpose = 'train') as grade_job,
+    (select count(*) from agentrl.graded x where x.run = r.id) as graded,
+    (select coalesce(sum(x.n_traj), 0)::bigint from agentrl.ready x where x.run = r.id) as ready,
+    (select coalesce(sum(x.n_traj), 0)::bigint from agentrl.lease x where x.run = r.id) as lease,
+    (select count(*) from agentrl.consumed x where x.run = r.id and x.abandoned_by is null) as consumed,
+    (select count(*) from agentrl.dropped x where x.run = r.id and x.purpose = 'train') as dropped,
+    (select count(*) from agentrl.evaluated x where x.run = r.id) as evaluated,
+    (select count(*) from agentrl.live x where x.run = r.id and x.purpose = 'eval')
+      + (select count(*) from agentrl.grade_job x where x.run = r.id and x.purpose = 'eval') as eval_open
+  from agentrl.run r) c;
+
+-- Where the live history of each run stands.
+create view agentrl.head as
+select r.id as run, r.name, r.branch, h.step, h.updates from agentrl.run r cross join lateral agentrl.head_v1(r.id) h;
+
+-- The newest verdict of each trajectory.
+create view agentrl.newest_reward as
+select distinct on (trajectory) * from agentrl.reward order by trajectory, id desc;
+
+-- Scores of the evaluations so far; an episode that was never graded counts in neither sum.
+create view agentrl.evaluation_score as
+select e.id as evaluation, e.run, e.version, e.updates, e.step, e.split, e.n,
+       count(w.value) as graded, count(*) filter (where w.success) as successes, coalesce(avg(w.value), 0) as mean_reward,
+       e.finished_at is not null as finished
+from agentrl.evaluation e
+left join agentrl.evaluated d on d.evaluation = e.id
+left join lateral (select value, success from agentrl.reward where trajectory = d.trajectory order by id desc limit 1) w on true
+group by e.id;
