@@ -14,7 +14,7 @@ from rich.table import Table
 from agentrl.cli.session import require_run, store_session
 from agentrl.errors import UsageError
 from agentrl.store.contract import QueryResult
-from agentrl.store.queries import saved_queries
+from agentrl.store.saved_queries import saved_queries
 
 app = typer.Typer(help="Ask the trajectory store.", no_args_is_help=True)
 
@@ -30,11 +30,13 @@ def query(
     """Run a saved query, for example: agentrl db query conservation."""
     if as_json and as_csv:
         raise UsageError("Choose one of --json and --csv.")
-    with store_session() as connection:
-        parameters: dict[str, Any] = {"run": require_run(connection, run).id if run else None}
+    with store_session() as session:
+        parameters: dict[str, Any] = {}
+        if run is not None:
+            parameters["run"] = require_run(session, run).spec.name
         if trajectory is not None:
             parameters["trajectory"] = trajectory
-        result = connection.store.query(name, **parameters)
+        result = session.store.query(name, **parameters)
     print_result(result, as_json=as_json, as_csv=as_csv)
 
 
@@ -42,7 +44,7 @@ def query(
 def queries() -> None:
     """List the saved queries with their purpose."""
     table = Table("name", "purpose")
-    for saved in saved_queries():
+    for saved in saved_queries().values():
         table.add_row(saved.name, saved.purpose)
     Console(width=None if Console().is_terminal else 160).print(table)
 
@@ -50,8 +52,8 @@ def queries() -> None:
 @app.command("url")
 def url() -> None:
     """Where the store is, without its password, for psql and other tools."""
-    with store_session() as connection:
-        print(connection.description)
+    with store_session() as session:
+        print(session.description)
 
 
 def print_result(result: QueryResult, *, as_json: bool, as_csv: bool) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import json
-import os
 import sys
 from collections.abc import Callable
 
@@ -42,13 +41,10 @@ def _packages() -> str:
 
 
 def _store() -> str:
-    from agentrl.store.connect import connect
+    from agentrl.cli.session import store_session
 
-    connection = connect(os.environ.get("AGENTRL_DATABASE_URL"))
-    try:
-        return connection.description
-    finally:
-        connection.close()
+    with store_session() as session:
+        return session.description
 
 
 def _sandbox() -> str:

@@ -9,7 +9,6 @@ import os
 import sys
 import traceback
 
-import click
 import typer
 
 from agentrl import __version__
@@ -52,13 +51,8 @@ def options(
 def main() -> None:
     """Run the command line; never lets a traceback reach a user who did not ask for it."""
     try:
-        code = app(standalone_mode=False)
-        sys.exit(code if isinstance(code, int) else 0)
-    except click.ClickException as error:
-        error.show()
-        sys.exit(2)
-    except (click.Abort, KeyboardInterrupt):
-        print("Interrupted.", file=sys.stderr)
+        app()
+    except KeyboardInterrupt:
         sys.exit(130)
     except AgentRLError as error:
         if os.environ.get("AGENTRL_VERBOSE"):

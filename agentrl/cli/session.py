@@ -5,25 +5,40 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from agentrl.errors import UsageError
+from agentrl.store.connect import URL_VARIABLE, open_store
 from agentrl.store.contract import RunRow
-from agentrl.store.connect import StoreConnection, connect
+from agentrl.store.embedded import embedded_is_running, stop_embedded
+from agentrl.store.postgres import PostgresStore
+
+
+@dataclass(frozen=True)
+class StoreSession:
+    """An open store and one line that says which it is and why."""
+
+    store: PostgresStore
+    description: str
 
 
 @contextmanager
-def store_session() -> Iterator[StoreConnection]:
-    """Connect to ``AGENTRL_DATABASE_URL`` or the embedded server; a server started here is stopped at the end if idle."""
-    connection = connect(os.environ.get("AGENTRL_DATABASE_URL"))
+def store_session() -> Iterator[StoreSession]:
+    """The store at ``AGENTRL_DATABASE_URL`` or the private server; a private server started here is stopped again when idle."""
+    starts_server = URL_VARIABLE not in os.environ and not embedded_is_running()
+    store, description = open_store()
     try:
-        yield connection
+        yield StoreSession(store, description)
     finally:
-        connection.close()
+        idle = store.other_connections() == 0 if starts_server else False
+        store.close()
+        if idle:
+            stop_embedded()
 
 
-def require_run(connection: StoreConnection, name: str) -> RunRow:
+def require_run(session: StoreSession, name: str) -> RunRow:
     """The run of that name or ``latest``. `UsageError` when there is none."""
-    run = connection.store.find_run(name)
+    run = session.store.find_run(name)
     if run is None:
         raise UsageError(
             "There is no run yet: start one with `agentrl train --env code_agent`."

@@ -17,18 +17,18 @@ def show(
     tokens: bool = typer.Option(False, "--tokens", help="Also print token ids, log-probs and versions."),
 ) -> None:
     """Print a trajectory: prompt, turns, tool calls and results, versions, reward, and where it went."""
-    with store_session() as connection:
+    with store_session() as session:
         if trajectory == "latest":
-            found = connection.store.query("latest_trajectory", run=require_run(connection, run).id).records()
+            found = session.store.query("latest_trajectory", run=require_run(session, run).spec.name).records()
             if not found:
                 raise UsageError("No trajectory has ended yet in this run.")
             identity = found[0]["trajectory"]
         else:
             identity = _identity(trajectory)
-        stored = connection.store.trajectory(identity)
+        stored = session.store.trajectory(identity)
         if stored is None:
             raise UsageError(f"There is no trajectory {identity}. `agentrl db query timeline ID` needs a stored id, too.")
-        events = connection.store.query("timeline", trajectory=identity).records()
+        events = session.store.query("timeline", trajectory=identity).records()
     for line in trajectory_lines(stored, events, tokens=tokens):
         print(line)
 

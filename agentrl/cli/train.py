@@ -53,22 +53,22 @@ def train(
     from agentrl.launch.plan import make_plan, print_plan
     from agentrl.launch.run import create_run, execute
 
-    with store_session() as connection:
-        plan = make_plan(resolved, name, connection)
+    with store_session() as session:
+        plan = make_plan(resolved, name, session.store, session.description)
         print_plan(plan)
         if dry_run:
             print("Everything is in place; --dry-run starts nothing.")
             return
-        run = create_run(plan, connection)
-        code = execute(run, connection)
+        run = create_run(plan, session.store)
+        code = execute(run, session.store)
     sys.exit(code)
 
 
 def _resume(name: str) -> None:
     from agentrl.launch.run import execute
 
-    with store_session() as connection:
-        run = require_run(connection, name)
+    with store_session() as session:
+        run = require_run(session, name)
         print(f"Resuming run {run.spec.name} at step {run.step} ({run.updates} policy updates)", flush=True)
-        code = execute(run, connection)
+        code = execute(run, session.store)
     sys.exit(code)

@@ -48,4 +48,7 @@ def _indented(text: str) -> Iterator[str]:
 
 def visible(text: str) -> str:
     """Control, format and surrogate characters as escapes (ANSI, bidi overrides, NUL can't act on the terminal)."""
-    return "".join(c if unicodedata.category(c) not in ("Cc", "Cf", "Cs", "Co") else c.encode("unicode_escape", "surrogatepass").decode() for c in text)
+    return "".join(
+        c if unicodedata.category(c) not in ("Cc", "Cf", "Cs", "Co") else c.encode("unicode_escape", "surrogatepass").decode()
+        for c in text
+    )

@@ -17,8 +17,8 @@ def trainer(run: str = typer.Option(..., "--run", help="Run name.")) -> None:
     from agentrl.cli.session import require_run, store_session
     from agentrl.trainer.main import run_trainer
 
-    with store_session() as connection:
-        sys.exit(run_trainer(connection.store, require_run(connection, run)))
+    with store_session() as session:
+        sys.exit(run_trainer(session.store, require_run(session, run)))
 
 
 def rollout(
@@ -31,8 +31,8 @@ def rollout(
     from agentrl.cli.session import require_run, store_session
     from agentrl.rollout.main import run_rollout
 
-    with store_session() as connection:
-        sys.exit(run_rollout(connection.store, require_run(connection, run), worker=worker, evaluate=evaluate))
+    with store_session() as session:
+        sys.exit(run_rollout(session.store, require_run(session, run), worker=worker, evaluate=evaluate))
 
 
 def _follow_parent() -> None:

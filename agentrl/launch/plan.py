@@ -14,7 +14,7 @@ from agentrl.config.load import Resolved
 from agentrl.config.run import RunConfig
 from agentrl.errors import NotReadyError, UsageError
 from agentrl.staleness import sync_strength
-from agentrl.store.connect import StoreConnection
+from agentrl.store.contract import TrajectoryStore
 from sandboxes.choose import choose
 from sandboxes.contract import SandboxError
 
@@ -45,7 +45,7 @@ def new_name(environment: str) -> str:
     return f"{base}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
 
 
-def make_plan(resolved: Resolved, name: str | None, connection: StoreConnection) -> Plan:
+def make_plan(resolved: Resolved, name: str | None, store: TrajectoryStore, store_description: str) -> Plan:
     """Check environment, model, sandbox and name. `UsageError` or `NotReadyError`; nothing was created."""
     from agentrl.environment.registry import load
 
@@ -53,14 +53,14 @@ def make_plan(resolved: Resolved, name: str | None, connection: StoreConnection)
     environment = load(config.environment)
     name = name or new_name(config.environment)
     folder = runs_folder() / name
-    if connection.store.find_run(name) is not None or folder.exists():
+    if store.find_run(name) is not None or folder.exists():
         raise UsageError(f"A run named '{name}' exists already. Continue it with: agentrl train --resume {name}")
     model = _model_line(config)
     reason = _sandbox(config)
     lines = {
         "run": f"{name} (seed {config.seed}), files in {folder}",
         "environment": f"{config.environment} version {environment.version}",
-        "store": connection.description,
+        "store": store_description,
         "sandbox": f"{reason}; {config.sandbox.pool_size} warm",
         "model": model,
         "engine": f"{config.engine.kind}, in the rollout process: no SGLang server is configured; "

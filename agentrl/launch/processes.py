@@ -16,7 +16,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -58,7 +58,6 @@ class RunProcesses:
 
     run: str
     folder: Path
-    environment: Mapping[str, str]
     workers: int
     children: list[Child] = field(default_factory=list)
     _last_step: int = -1
@@ -128,7 +127,7 @@ class RunProcesses:
         self._spawn(child)
 
     def _spawn(self, child: Child) -> None:
-        environment = {**os.environ, **self.environment, "AGENTRL_PARENT": str(os.getpid()), "OMP_NUM_THREADS": "1"}
+        environment = {**os.environ, "AGENTRL_PARENT": str(os.getpid()), "OMP_NUM_THREADS": "1"}
         # A session of its own: Ctrl-C reaches the launcher alone, which then stops the children in order.
         errors = (self.folder / "logs" / f"{child.role}.stderr").open("ab")
         with errors:

@@ -22,8 +22,7 @@ from agentrl.errors import UsageError
 from agentrl.launch.plan import Plan
 from agentrl.launch.processes import RunProcesses
 from agentrl.launch.summary import print_summary
-from agentrl.store.connect import StoreConnection
-from agentrl.store.contract import RunRow, RunSpec
+from agentrl.store.contract import RunRow, RunSpec, TrajectoryStore
 from agentrl.types import Task
 
 POLL_S = 0.5
@@ -42,7 +41,7 @@ class _Stop:
         self.count += 1
 
 
-def create_run(plan: Plan, connection: StoreConnection) -> RunRow:
+def create_run(plan: Plan, store: TrajectoryStore) -> RunRow:
     """Write the run's row, its tasks and its folder."""
     config = plan.config
     environment = load(config.environment)
@@ -67,36 +66,36 @@ def create_run(plan: Plan, connection: StoreConnection) -> RunRow:
     )
     (plan.folder / "logs").mkdir(parents=True)
     (plan.folder / "config.json").write_text(json.dumps(spec.config, indent=2) + "\n")
-    return connection.store.create_run(spec, tasks)
+    return store.create_run(spec, tasks)
 
 
-def execute(run: RunRow, connection: StoreConnection) -> int:
+def execute(run: RunRow, store: TrajectoryStore) -> int:
     """Run until the target, an interrupt or a failure. The exit code for the shell."""
     config, folder = from_row(run.spec.config)
     if run.step >= config.trainer.steps:
         raise UsageError(f"Run {run.spec.name} has already reached its {config.trainer.steps} steps.")
     started = time.monotonic()
-    processes = RunProcesses(run.spec.name, folder, {"AGENTRL_DATABASE_URL": connection.url}, config.rollout.workers)
-    connection.store.set_run_status(run.id, "running")
+    processes = RunProcesses(run.spec.name, folder, config.rollout.workers)
+    store.set_run_status(run.id, "running")
     status = "failed"
     with _interrupts() as stop:
         try:
             processes.start()
-            status = _supervise(run, config, processes, connection, stop)
+            status = _supervise(run, config, processes, store, stop)
         finally:
             _stop_all(processes, stop)
-            connection.store.set_run_status(run.id, status)
-    print_summary(connection.store, run, folder, status, time.monotonic() - started)
+            store.set_run_status(run.id, status)
+    print_summary(store, run, folder, status, time.monotonic() - started)
     return 0 if status == "finished" else 130
 
 
-def _supervise(run: RunRow, config: RunConfig, processes: RunProcesses, connection: StoreConnection, stop: _Stop) -> str:
+def _supervise(run: RunRow, config: RunConfig, processes: RunProcesses, store: TrajectoryStore, stop: _Stop) -> str:
     trained = False
     while not stop.count:
-        row = connection.store.find_run(run.spec.name)
+        row = store.find_run(run.spec.name)
         assert row is not None, f"the row of run {run.spec.name} was deleted"
         trained = trained or processes.watch(row.step)
-        if trained and connection.store.pending_evaluation(run.id) is None:
+        if trained and store.pending_evaluation(run.id) is None:
             return "finished"
         time.sleep(POLL_S)
     print("Stopping: finishing the step in hand and saving a checkpoint. Ctrl-C again stops at once.", flush=True)

@@ -15,13 +15,12 @@ def print_summary(store: TrajectoryStore, run: RunRow, folder: Path, status: str
     results = store.evaluation_results(run.id)
     if results:
         print(f"  held-out success  {_score(results[0])}" + (f"  ->  {_score(results[-1])}" if len(results) > 1 else ""))
-    lags = store.query("lag_histogram", run=run.id).records()
-    total = sum(row["tokens"] for row in lags)
-    shares = ", ".join(f"{row['lag']}: {row['tokens'] / total:.0%}" for row in lags) or "none"
-    print(f"  lag of trained tokens  {shares}  (bound {run.spec.lag_bound})")
-    drops = store.query("dropped_by_reason", run=run.id).records()
+    lags = [row for row in store.query("staleness", run=name).records() if row["step"] is None]
+    shares = ", ".join(f"{row['lag']}: {row['share']:.0%}" for row in lags) or "none"
+    print(f"  trained trajectories by lag of their oldest token  {shares}  (bound {run.spec.lag_bound})")
+    drops = store.query("dropped_by_reason", run=name).records()
     if drops:
-        print("  dropped  " + ", ".join(f"{row['reason']} {row['n']}" for row in drops))
+        print("  dropped  " + ", ".join(f"{row['reason']} {row['trajectories']}" for row in drops))
     check = store.conservation(run.id)
     places = ", ".join(f"{place.value} {count}" for place, count in check.places.items() if count)
     verdict = "OK" if check.holds else "NOT OK"

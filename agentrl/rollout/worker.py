@@ -180,11 +180,15 @@ class RolloutWorker:
             await asyncio.sleep(LOG_S)
             counts = await asyncio.to_thread(self.store.counts, self.run.id)
             self.log.gauge(queue_length=sum(n for place, n in counts.items() if place.value == "ready"))
-            self.log.info("rollout", running=len(self._running), refusal=self._refusal, ended=dict(self._ended), **self.runner.metrics())
+            self.log.info(
+                "rollout", running=len(self._running), refusal=self._refusal, ended=dict(self._ended), **self.runner.metrics()
+            )
 
     async def _release(self) -> None:
         running = list(self._running.values())
         for _, task in running:
             task.cancel()
         await asyncio.gather(*(task for _, task in running), return_exceptions=True)
-        await asyncio.gather(*(self._complete_failed(episode, "the worker was stopped", aborted=True) for episode, _ in running))
+        await asyncio.gather(
+            *(self._complete_failed(episode, "the worker was stopped", aborted=True) for episode, _ in running)
+        )

@@ -189,7 +189,8 @@ def _require_reachable(base: Path) -> None:
         if not directory.stat().st_mode & 0o001:
             raise NotReadyError(
                 f"As root the private Postgres runs as user {_SERVER_USER!r}, which may not enter {directory}. "
-                "Set AGENTRL_HOME to a directory that every user may enter (the data itself stays private), or set AGENTRL_DATABASE_URL."
+                "Set AGENTRL_HOME to a directory that every user may enter (the data itself stays private), "
+                "or set AGENTRL_DATABASE_URL."
             )
 
 
@@ -290,3 +291,17 @@ def _create_database(server: _Server) -> None:
             if time.monotonic() > deadline:
                 raise
             time.sleep(0.05)
+
+
+def embedded_is_running(home: Path | None = None) -> bool:
+    """Whether the private server of ``home`` runs; starts and creates nothing."""
+    base = (home or default_home()).resolve()
+    return any(_alive(path) for path in base.glob("pg*/postmaster.pid")) if base.is_dir() else False
+
+
+def _alive(pid_file: Path) -> bool:
+    try:
+        os.kill(int(pid_file.read_text().split()[0]), 0)
+    except (OSError, ValueError, IndexError):
+        return False
+    return True

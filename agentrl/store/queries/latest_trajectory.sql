@@ -1,0 +1,8 @@
+-- name: latest_trajectory
+-- The newest training trajectory that has ended with a verdict.
+select r.name as run, t.id as trajectory, t.task_id, t.ended_at
+from agentrl.trajectory t
+join agentrl.run r on r.id = t.run
+where t.purpose = 'train' and t.outcome = 'graded' and (:run::text is null or t.run = (select agentrl.find_run_v1(:run)))
+order by t.ended_at desc nulls last
+limit 1;
