@@ -1,1 +1,1 @@
-"""Pure functions on tensors: advantages, losses, off-policy metrics."""
+"""Credit, losses and metrics as pure functions on torch tensors: no I/O, no configuration objects, no collectives."""

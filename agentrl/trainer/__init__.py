@@ -1,1 +1,1 @@
-"""Claim, batch, credit, update, commit; Megatron models."""
+"""Claim, batch, credit, update, commit; the models it trains live in `agentrl.trainer.megatron`."""
