@@ -112,6 +112,10 @@ class Sandbox(Protocol):
         """FileNotFoundError, IsADirectoryError or ValueError (larger than the cap)."""
         ...
 
+    async def ping(self) -> None:
+        """One round trip; `SandboxDied` when it fails."""
+        ...
+
 
 class Provider(Protocol):
     """Makes sandboxes of one kind."""
@@ -142,5 +146,3 @@ class SandboxPool(Protocol):
     def metrics(self) -> Mapping[str, float]: ...
 
     async def close(self) -> None: ...
-
-

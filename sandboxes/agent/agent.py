@@ -1,0 +1,238 @@
+"""The agent: one poll loop that serves requests while commands run.
+
+- Every request gets exactly one reply with its id; requests are served while commands run.
+- A command that times out is ended with everything it started; what a finished command leaves behind ends with it.
+  (A process that left its command's session ends with the first command that ends or times out.)
+- The end of the client's stream, of the lifetime or of the idle time ends the agent, and with it the sandbox.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import platform
+import select
+import signal
+import sys
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from sandboxes.agent import frames, kernel, syscall_filter, zygote
+from sandboxes.agent.ground import Ground, GroundLost, InPlace, Namespaces
+from sandboxes.agent.run import Run
+from sandboxes.agent.settings import NAMESPACES, Settings
+
+MAX_OUTPUT = 16 << 20
+"""Per stream: two of them fit a frame."""
+
+_READ_SIZE = 1 << 18
+Reply = tuple[dict[str, Any], bytes]
+
+
+class Agent:
+    """Reads frames from one descriptor, writes them to another."""
+
+    def __init__(self, ground: Ground, settings: Settings, incoming: int, outgoing: int) -> None:
+        self._ground = ground
+        self._incoming, self._outgoing = incoming, outgoing
+        self._frames = frames.FrameBuffer()
+        self._unsent = bytearray()
+        self._runs: dict[int, Run] = {}
+        self._ended: deque[tuple[int, int | None, str]] = deque()
+        self._next_run = 0
+        self._poll = select.poll()
+        self._readers: dict[int, Callable[[], None]] = {}
+        self._idle_s = settings.idle_s
+        self._end_of_life = self._heard = time.monotonic()
+        self._end_of_life += settings.ttl_s
+        self._operations: dict[str, Callable[[dict[str, Any], bytes], Reply | None]] = {
+            "ping": self._ping,
+            "run": self._run,
+            "write_file": self._write_file,
+            "read_file": self._read_file,
+            "kill_all": self._kill_all,
+            "reset": self._reset,
+        }
+
+    def serve(self) -> NoReturn:
+        """Until the stream ends."""
+        self._watch(self._incoming, self._receive)
+        self._watch(self._ground.control.fileno(), self._hear_zygote)
+        self._send({
+            "id": 0,
+            "version": frames.PROTOCOL_VERSION,
+            "python": platform.python_version(),
+            "filter": syscall_filter.supported(),
+        })  # fmt: skip
+        while True:
+            for descriptor, _ in self._poll.poll(self._milliseconds_to_wait()):
+                if descriptor == self._outgoing:
+                    self._flush()
+                elif descriptor in self._readers:
+                    self._readers[descriptor]()
+            while self._ended:
+                self._finish(*self._ended.popleft())
+            self._expire()
+
+    def _watch(self, descriptor: int, reader: Callable[[], None]) -> None:
+        self._readers[descriptor] = reader
+        self._poll.register(descriptor, select.POLLIN)
+
+    def _unwatch(self, descriptor: int) -> None:
+        if self._readers.pop(descriptor, None) is not None:
+            self._poll.unregister(descriptor)
+
+    def _milliseconds_to_wait(self) -> float:
+        ends = [run.deadline for run in self._runs.values()] or [self._heard + self._idle_s]
+        return max(0.0, min([*ends, self._end_of_life]) - time.monotonic()) * 1000 + 1
+
+    def _expire(self) -> None:
+        now = time.monotonic()
+        if now >= self._end_of_life or (not self._runs and now >= self._heard + self._idle_s):
+            self._end()
+        for number, run in list(self._runs.items()):
+            if now < run.deadline:
+                continue
+            if run.timed_out:
+                raise GroundLost("the zygote did not report the end of a killed command")
+            run.expire()
+            self._end_all_but_others_of(number)
+
+    def _receive(self) -> None:
+        try:
+            data = os.read(self._incoming, _READ_SIZE)
+        except BlockingIOError:
+            return
+        if not data:
+            self._end()
+        self._heard = time.monotonic()
+        self._frames.feed(data)
+        while frame := self._frames.pop():
+            header, body = frame
+            self._answer(header, body)
+
+    def _end(self) -> NoReturn:
+        # The first process of a namespace takes all others with it.
+        if not self._ground.processes.whole_namespace:
+            self._ground.processes.kill()
+        os._exit(0)
+
+    def _answer(self, header: dict[str, Any], body: bytes) -> None:
+        try:
+            reply = self._operations[header["op"]](header, body)
+        except OSError as error:
+            reply = {"errno": error.errno or 0, "error": error.strerror or str(error)}, b""
+        if reply is not None:
+            fields, output = reply
+            self._send({**fields, "id": header["id"]}, output)
+
+    def _send(self, header: dict[str, Any], body: bytes = b"") -> None:
+        waiting = bool(self._unsent)
+        self._unsent += frames.encode(header, body)
+        if not waiting:
+            self._flush()
+
+    def _flush(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            while self._unsent:
+                del self._unsent[: os.write(self._outgoing, self._unsent)]
+        if self._unsent:
+            self._poll.register(self._outgoing, select.POLLOUT)
+        else:
+            with contextlib.suppress(KeyError):
+                self._poll.unregister(self._outgoing)
+
+    def _ping(self, header: dict[str, Any], body: bytes) -> Reply:
+        return {}, b""
+
+    def _run(self, header: dict[str, Any], body: bytes) -> None:
+        run = Run(header["id"], header["timeout_s"], min(header["max_output"], MAX_OUTPUT))
+        self._next_run += 1
+        number = self._next_run
+        fields = {"argv": header.get("argv"), "env": header["env"], "stdin": bool(body)}
+        request = run.request_file(fields, body)
+        self._runs[number] = run
+        self._ground.fork(number, request, *run.writing_ends)
+        os.close(request)
+        run.close_writing_ends()
+        for descriptor in run.kept:
+            self._watch(descriptor, lambda descriptor=descriptor: self._read_output(run, descriptor))  # type: ignore[misc]
+
+    def _read_output(self, run: Run, descriptor: int) -> None:
+        if not run.read(descriptor):
+            self._unwatch(descriptor)
+
+    def _hear_zygote(self) -> None:
+        message, sender = self._ground.receive()
+        kind, content = message[:1], message[1:]
+        if kind == zygote.STARTED and int(content) in self._runs:
+            self._runs[int(content)].session = sender
+        elif kind == zygote.ENDED:
+            self._ended.append(tuple(json.loads(content)))
+
+    def _finish(self, number: int, status: int | None, error: str = "") -> None:
+        if number not in self._runs:
+            return
+        self._end_all_but_others_of(number)
+        run = self._runs.pop(number)
+        for descriptor in run.kept:
+            self._unwatch(descriptor)
+        fields, output = run.finish(status)
+        self._send({**fields, "id": run.request_id, "start_error": error}, output)
+
+    def _end_all_but_others_of(self, number: int) -> None:
+        """Kill everything outside the sessions of the other commands; those are learned first."""
+        others = [run for other, run in self._runs.items() if other != number]
+        while any(run.session is None for run in others):
+            self._hear_zygote()
+            over = {ended for ended, _, _ in self._ended}
+            others = [run for other, run in self._runs.items() if other != number and other not in over]
+        if not self._ground.processes.kill({run.session for run in others if run.session is not None}):
+            raise GroundLost("processes that can't be killed")
+
+    def _write_file(self, header: dict[str, Any], body: bytes) -> Reply:
+        self._ground.places.write(header["path"], body)
+        return {}, b""
+
+    def _read_file(self, header: dict[str, Any], body: bytes) -> Reply:
+        return {}, self._ground.places.read(header["path"], min(header["max_bytes"], frames.MAX_BODY))
+
+    def _kill_all(self, header: dict[str, Any], body: bytes) -> Reply:
+        return {"killed": self._ground.processes.kill()}, b""
+
+    def _reset(self, header: dict[str, Any], body: bytes) -> Reply:
+        self._ground.processes.kill()
+        for number in list(self._runs):
+            self._runs[number].session = 0
+            self._finish(number, -signal.SIGKILL)
+        self._unwatch(self._ground.control.fileno())
+        doubts = self._ground.reset()
+        self._watch(self._ground.control.fileno(), self._hear_zygote)
+        return {"doubts": doubts}, b""
+
+
+def main(program: str, settings: Settings) -> NoReturn:
+    """Take over the standard streams as the protocol's, then serve; a failure is told to the client before the end."""
+    incoming, outgoing = os.dup(0), os.dup(1)
+    null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
+    for number in (0, 1):
+        os.dup2(null, number)
+    os.close(null)
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM):
+        signal.signal(number, signal.SIG_IGN)
+    kernel.set_dumpable(False)
+    if os.getpid() != 1:
+        kernel.adopt_orphans()
+    for descriptor in (incoming, outgoing):
+        os.set_blocking(descriptor, False)
+    try:
+        ground = (Namespaces if settings.reset == NAMESPACES else InPlace)(settings, program)
+        Agent(ground, settings, incoming, outgoing).serve()
+    except (GroundLost, OSError, frames.FrameError) as error:
+        os.set_blocking(outgoing, True)
+        with contextlib.suppress(OSError):
+            os.write(outgoing, frames.encode({"id": 0, "lost": f"{type(error).__name__}: {error}"}))
+        sys.exit(1)

@@ -1,0 +1,140 @@
+"""The last steps of a forked child: from the warm interpreter to the workload's code.
+
+What the child keeps: descriptors 0 to 2, the interpreter's loaded standard modules, the environment it is given. Rights and
+descriptors are gone before the request is even read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import linecache
+import os
+import resource
+import signal
+import struct
+import sys
+import threading
+import traceback
+import types
+from typing import Any, NoReturn
+
+from sandboxes.agent import kernel
+from sandboxes.agent.settings import Settings
+
+CODE_NAME = "<code>"
+_REQUEST, _HIGHEST = 3, 64
+_LENGTH = struct.Struct(">I")
+_DEFAULT_SIGNALS = (
+    signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGPIPE, signal.SIGALRM,
+    signal.SIGTERM, signal.SIGCHLD,
+)  # fmt: skip
+
+
+def encode_request(fields: dict[str, Any], body: bytes) -> bytes:
+    """What the child reads from its memory file: how to start, then code or standard input."""
+    text = json.dumps(fields).encode()
+    return _LENGTH.pack(len(text)) + text + body
+
+
+def become_command(settings: Settings, request: int, stdout: int, stderr: int) -> NoReturn:
+    """Give up every right, then run the request."""
+    try:
+        os.dup2(stdout, 1)
+        os.dup2(stderr, 2)
+        os.dup2(request, _REQUEST)
+        os.closerange(_REQUEST + 1, _HIGHEST)
+        _give_up_rights(settings)
+        (length,) = _LENGTH.unpack(os.read(_REQUEST, _LENGTH.size))
+        fields = json.loads(os.read(_REQUEST, length))
+        os.chdir(next(iter(settings.places.values())))
+        environment = {**settings.environment, **fields["env"]}
+        if fields["argv"] is None:
+            os.environ.update(environment)
+            status = _run_code()
+        else:
+            _execute(fields["argv"], {**os.environ, **environment}, fields["stdin"])
+            status = 126
+        os._exit(status)
+    finally:
+        os._exit(125)
+
+
+def _give_up_rights(settings: Settings) -> None:
+    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as score:
+        score.write("1000")
+    for number, limit in settings.limits.items():
+        _, hard = resource.getrlimit(number)
+        limit = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
+        resource.setrlimit(number, (limit, limit))
+    if settings.identity is not None:
+        uid, gid = settings.identity
+        os.setgroups([])
+        os.setresgid(gid, gid, gid)
+        os.setresuid(uid, uid, uid)
+    kernel.forbid_new_privileges()
+    kernel.set_dumpable(True)
+    for number in _DEFAULT_SIGNALS:
+        signal.signal(number, signal.SIG_DFL)
+
+
+def _execute(argv: list[str], environment: dict[str, str], has_stdin: bool) -> None:
+    """Become another program; returns only when that fails, with the reason on standard error."""
+    if has_stdin:
+        os.dup2(_REQUEST, 0)
+    os.close(_REQUEST)
+    signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+    try:
+        os.execvpe(argv[0], argv, environment)
+    except (FileNotFoundError, NotADirectoryError):
+        os.write(2, f"{argv[0]}: command not found\n".encode("utf-8", "replace"))
+        os._exit(127)
+    except (OSError, ValueError) as error:
+        os.write(2, f"cannot execute {argv[0]!r:.200}: {error}\n".encode("utf-8", "replace"))
+
+
+def _run_code() -> int:
+    """Run the request's body as ``__main__``, with the interpreter's own ways of ending. Returns the exit code."""
+    with open(_REQUEST, "rb") as file:
+        code = file.read()
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    main = types.ModuleType("__main__")
+    main.__dict__["__builtins__"] = __builtins__
+    sys.modules["__main__"] = main
+    for name in [name for name in sys.modules if name.split(".")[0] == "sandboxes"]:
+        del sys.modules[name]
+    sys.path.insert(0, "")
+    sys.argv[:] = [CODE_NAME]
+    lines = code.decode("utf-8", "replace").splitlines(keepends=True)
+    linecache.cache[CODE_NAME] = (len(code), None, lines, CODE_NAME)
+    status = _outcome_of(code, main.__dict__)
+    try:
+        threading._shutdown()  # type: ignore[attr-defined]
+        _run_exit_functions()
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except BaseException:
+        status = status or 120
+    return status & 255
+
+
+def _outcome_of(code: bytes, namespace: dict[str, Any]) -> int:
+    try:
+        exec(compile(code, CODE_NAME, "exec", dont_inherit=True), namespace)
+    except SystemExit as stop:
+        if stop.code is None or isinstance(stop.code, int):
+            return stop.code or 0
+        print(stop.code, file=sys.stderr)
+        return 1
+    except BaseException as error:
+        own_frame = error.__traceback__
+        traceback.print_exception(type(error), error, own_frame and own_frame.tb_next)
+        return 1
+    return 0
+
+
+def _run_exit_functions() -> None:
+    import atexit
+
+    atexit._run_exitfuncs()

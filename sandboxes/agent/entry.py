@@ -1,0 +1,27 @@
+"""Where the program starts inside the sandbox: as agent, as zygote, or as opener of namespaces."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+
+from sandboxes.agent import kernel
+from sandboxes.agent.settings import Settings
+
+
+def enter(program: str) -> None:
+    """``sys.argv`` is: role, control descriptor (zygote and namespaces only), settings."""
+    role, *control, text = sys.argv[1:]
+    settings = Settings.from_json(text)
+    kernel.set_title(b"sandbox-" + role.encode())
+    if role == "agent":
+        from sandboxes.agent import agent
+
+        agent.main(program, settings)
+    from sandboxes.agent import namespaces, zygote
+
+    serve = zygote.serve if role == "zygote" else namespaces.serve
+    zygote.preload()
+    os.dup2(0, 2)
+    serve(socket.socket(fileno=int(control[0])), settings)

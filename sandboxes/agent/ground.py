@@ -1,0 +1,180 @@
+"""What commands run on: the zygote, the writable places, and how both become clean again.
+
+Two kinds. `InPlace` cleans what is there and compares a canary; `Namespaces` replaces everything by fresh namespaces.
+Either is given up, never repaired: a reset that isn't certain says why.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import struct
+import sys
+from collections.abc import Sequence
+
+from sandboxes.agent import canary, kernel, namespaces, zygote
+from sandboxes.agent.places import Places, wipe
+from sandboxes.agent.processes import Processes
+from sandboxes.agent.settings import Settings
+
+_START_S = 30.0
+_CREDENTIALS = struct.Struct("3i")
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+
+
+class GroundLost(Exception):
+    """The zygote is gone or does not answer: the sandbox can't go on."""
+
+
+class Ground:
+    """Common part: start a warm interpreter, hand it requests, read its messages."""
+
+    control: socket.socket
+    places: Places
+
+    def __init__(self, settings: Settings, program: str) -> None:
+        self.settings = settings
+        self._program = program
+        self.processes = Processes(self._prod)
+
+    def fork(self, run: int, request: int, stdout: int, stderr: int) -> None:
+        """Have a child forked for ``run``."""
+        try:
+            socket.send_fds(self.control, [zygote.RUN + b"%d" % run], [request, stdout, stderr])
+        except OSError as error:
+            raise GroundLost(f"zygote: {error}") from None
+
+    def receive(self) -> tuple[bytes, int]:
+        """One message of the zygote or its child, and the sender's process id as seen from here."""
+        size = socket.CMSG_SPACE(_CREDENTIALS.size)
+        try:
+            message, ancillary, _, _ = self.control.recvmsg(4096, size)
+        except OSError as error:
+            raise GroundLost(f"zygote: {error}") from None
+        if not message:
+            raise GroundLost("zygote: ended")
+        sender = next((_CREDENTIALS.unpack(data)[0] for _, kind, data in ancillary if kind == socket.SCM_CREDENTIALS), 0)
+        return message, sender
+
+    def reset(self) -> list[str]:
+        """Make it clean. Returns what is left in doubt: nothing, or the sandbox is to be destroyed."""
+        raise NotImplementedError
+
+    def _spawn(self, role: str) -> tuple[int, socket.socket]:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        theirs.set_inheritable(True)
+        arguments = ["python3", "-I", "-c", self._program, role, str(theirs.fileno()), self.settings.to_json()]
+        home = next(iter(self.settings.places.values()))
+        environment = {
+            "PATH": "/usr/local/bin:/usr/bin:/bin",
+            "HOME": home,
+            "LANG": "C.UTF-8",
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "PYTHONHASHSEED": "0",
+        }
+        quiet = [(os.POSIX_SPAWN_OPEN, number, "/dev/null", os.O_RDWR, 0) for number in (0, 1)]
+        pid = os.posix_spawn(sys.executable, arguments, environment, file_actions=quiet)
+        theirs.close()
+        ours.settimeout(_START_S)
+        self.processes.spared.add(pid)
+        self._expect(ours, zygote.READY)
+        return pid, ours
+
+    @staticmethod
+    def _expect(control: socket.socket, kind: bytes) -> bytes:
+        try:
+            message = control.recv(4096)
+        except OSError as error:
+            raise GroundLost(f"zygote: {error}") from None
+        if message[:1] != kind:
+            raise GroundLost(f"zygote: {message[1:].decode(errors='replace') or 'ended'}")
+        return message[1:]
+
+    def _prod(self) -> None:
+        with contextlib.suppress(OSError):
+            self.control.send(zygote.REAP)
+
+
+class InPlace(Ground):
+    """One zygote for all episodes; a reset kills, wipes and compares."""
+
+    def __init__(self, settings: Settings, program: str) -> None:
+        super().__init__(settings, program)
+        self.places = Places({known: os.open(real, _DIRECTORY) for known, real in settings.places.items()}, settings.identity)
+        pid, self.control = self._spawn("zygote")
+        _show_senders(self.control)
+        self._own = [os.getpid(), pid]
+        self._clean()
+        self._baseline = self._observe()
+
+    def reset(self) -> list[str]:
+        """Kill all, wipe the places, remove IPC objects, compare with the first day."""
+        if not self.processes.kill():
+            return ["processes that can't be killed"]
+        self._clean()
+        return canary.differences(self._baseline, self._observe())
+
+    def _clean(self) -> None:
+        with self.places.as_workload():
+            for directory in self.places.descriptors.values():
+                wipe(directory)
+        if self.settings.identity is not None and kernel.count_system_v_objects():
+            # Removal looks at the effective user; no process of the workload is left that could use the moment.
+            os.seteuid(self.settings.identity[0])
+            kernel.remove_system_v_objects()
+            os.seteuid(0)
+
+    def _observe(self) -> dict[str, object]:
+        seen = canary.observe(self.places.descriptors, self._own, self.processes.others())
+        if self.processes.whole_namespace:
+            seen.update(canary.observe_kernel(self.places.descriptors))
+        return seen
+
+
+class Namespaces(Ground):
+    """Fresh namespaces for each episode."""
+
+    def __init__(self, settings: Settings, program: str) -> None:
+        super().__init__(settings, program)
+        _, self._opener = self._spawn("namespaces")
+        self._zygote = 0
+        self._open()
+
+    def reset(self) -> list[str]:
+        """Replace the episode's namespaces; what the old ones held is gone with them."""
+        self.control.close()
+        self.places.close()
+        os.kill(self._zygote, signal.SIGKILL)
+        # Returns when the kernel has ended every process of the episode.
+        os.waitpid(self._zygote, 0)
+        self.processes.spared.discard(self._zygote)
+        self._open()
+        left = self.processes.others()
+        return [f"processes {left}"] if left else []
+
+    def _open(self) -> None:
+        self.control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        socket.send_fds(self._opener, [b"episode"], [theirs.fileno()])
+        theirs.close()
+        self.control.settimeout(_START_S)
+        answer = self._opener.recv(16)
+        if not answer.isdigit():
+            raise GroundLost(f"no episode: {self.control.recv(4096)[1:].decode(errors='replace')}")
+        self._zygote = int(answer)
+        self.processes.spared.add(self._zygote)
+        self._expect(self._opener, zygote.ENDED)
+        self.places = Places(dict(zip(self.settings.places, self._receive_places())), self.settings.identity)  # noqa: B905
+        self._expect(self.control, zygote.READY)
+        _show_senders(self.control)
+
+    def _receive_places(self) -> Sequence[int]:
+        message, descriptors, _, _ = socket.recv_fds(self.control, 4096, len(self.settings.places))
+        if message != namespaces.PLACES:
+            raise GroundLost(f"no episode: {message[1:].decode(errors='replace')}")
+        return descriptors
+
+
+def _show_senders(control: socket.socket) -> None:
+    control.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)

@@ -1,0 +1,73 @@
+"""Fresh namespaces for each episode, forked from a warm interpreter.
+
+An episode is a process, mount and IPC namespace of its own with its own sized writable file systems. Its first process is
+the zygote of its commands; when that is killed the kernel kills and frees everything in the episode, whatever hid where.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from typing import NoReturn
+
+from sandboxes.agent import kernel, zygote
+from sandboxes.agent.settings import Settings
+
+PLACES, FAILED = b"p", b"x"
+"""First bytes of an episode's messages before the zygote's: its directories, or why there is none."""
+
+_TMPFS_FLAGS = kernel.MS_NOSUID | kernel.MS_NODEV
+_PSEUDO_FLAGS = kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC
+
+
+def serve(control: socket.socket, settings: Settings) -> NoReturn:
+    """Open an episode per message, each of which carries the episode's own control socket; answer with its process id."""
+    kernel.set_dumpable(False)
+    control.send(zygote.READY)
+    while True:
+        message, descriptors, _, _ = socket.recv_fds(control, 16, 1)
+        if not message:
+            os._exit(0)
+        pid = os.fork()
+        if pid == 0:
+            _open_episode(control, socket.socket(fileno=descriptors[0]), settings)
+        os.close(descriptors[0])
+        # Only when the go-between is gone has the episode's first process become the agent's child.
+        os.waitpid(pid, 0)
+        control.send(zygote.ENDED)
+
+
+def _open_episode(control: socket.socket, episode: socket.socket, settings: Settings) -> NoReturn:
+    try:
+        kernel.unshare(kernel.CLONE_NEWPID | kernel.CLONE_NEWNS | kernel.CLONE_NEWIPC)
+        pid = os.fork()
+        if pid:
+            control.send(b"%d" % pid)
+            os._exit(0)
+        os.setsid()
+        control.close()
+        _mount(settings)
+        _send_places(episode, settings)
+        if settings.identity is None:
+            kernel.keep_capabilities()
+        else:
+            kernel.keep_capabilities(kernel.CAP_SETUID, kernel.CAP_SETGID, kernel.CAP_KILL)
+        zygote.serve(episode, settings)
+    except OSError as error:
+        episode.send(FAILED + str(error).encode())
+    finally:
+        os._exit(1)
+
+
+def _mount(settings: Settings) -> None:
+    for target, options in settings.mounts.items():
+        kernel.mount("tmpfs", target, _TMPFS_FLAGS, options)
+    kernel.mount("proc", "/proc", _PSEUDO_FLAGS)
+    kernel.mount("mqueue", "/dev/mqueue", _PSEUDO_FLAGS)
+
+
+def _send_places(episode: socket.socket, settings: Settings) -> None:
+    directories = [os.open(path, os.O_PATH | os.O_DIRECTORY) for path in settings.places.values()]
+    socket.send_fds(episode, [PLACES], directories)
+    for directory in directories:
+        os.close(directory)

@@ -1,0 +1,43 @@
+"""What a provider tells the agent at its start, as one JSON argument. World-readable inside: no secrets."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+
+IN_PLACE = "in_place"
+"""Reset kills all processes, wipes the writable places and compares a canary."""
+
+NAMESPACES = "namespaces"
+"""Reset makes fresh process, mount and IPC namespaces with fresh writable file systems."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How this sandbox is built.
+
+    ``places``: workload's path -> real path; the first is the working directory. ``mounts``: path -> tmpfs options, mounted
+    by the agent for each episode (`NAMESPACES`). ``identity``: uid and gid of the workload, None: the agent's own.
+    ``limits``: resource number -> soft and hard limit of each command. ``environment``: of each command.
+    """
+
+    reset: str
+    places: dict[str, str]
+    mounts: dict[str, str] = field(default_factory=dict)
+    identity: tuple[int, int] | None = (1000, 1000)
+    limits: dict[int, int] = field(default_factory=dict)
+    environment: dict[str, str] = field(default_factory=dict)
+    ttl_s: float = 3600.0
+    idle_s: float = 900.0
+
+    def to_json(self) -> str:
+        """The argument."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Settings:
+        """Back from the argument."""
+        values = json.loads(text)
+        identity = values.pop("identity")
+        limits = {int(number): limit for number, limit in values.pop("limits").items()}
+        return cls(identity=tuple(identity) if identity else None, limits=limits, **values)

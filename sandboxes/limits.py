@@ -1,0 +1,40 @@
+"""What a spec means in resource limits and mount options, alike for all providers."""
+
+from __future__ import annotations
+
+import resource
+
+from sandboxes.contract import SandboxSpec, SandboxUnsupported
+
+OPEN_FILES = 1024
+_INODES_PER_MB = 320
+_OWN_MEMORY_MB = 100
+"""What agent and zygote need beside full tmpfs mounts: less, and the kernel might end them for lack of memory."""
+
+
+def check_enforceable(spec: SandboxSpec, provider: str) -> None:
+    """`SandboxUnsupported` for a spec that no limit can express."""
+    sizes = {"workspace_mb": spec.workspace_mb, "tmp_mb": spec.tmp_mb, "shm_mb": spec.shm_mb, "pids": spec.pids}
+    for name, value in {**sizes, "cpus": spec.cpus, "ttl_s": spec.ttl_s, "idle_s": spec.idle_s}.items():
+        if not value > 0:
+            raise SandboxUnsupported(f"{provider}: {name} is {value}; it must be above 0")
+    least = spec.workspace_mb + spec.tmp_mb + spec.shm_mb + _OWN_MEMORY_MB
+    if spec.memory_mb < least:
+        raise SandboxUnsupported(
+            f"{provider}: memory_mb is {spec.memory_mb}; workspace, tmp and shm count as memory, so it must be at least {least}"
+        )
+
+
+def command_limits(spec: SandboxSpec) -> dict[int, int]:
+    """Resource limits of each command's processes."""
+    return {
+        resource.RLIMIT_CORE: 0,
+        resource.RLIMIT_NOFILE: OPEN_FILES,
+        resource.RLIMIT_FSIZE: max(spec.workspace_mb, spec.tmp_mb) << 20,
+    }
+
+
+def tmpfs_options(spec: SandboxSpec) -> dict[str, str]:
+    """Mount options of the writable places: sticky and root-owned, sized, with a bound on inodes (they cost memory too)."""
+    sizes = {"/workspace": spec.workspace_mb, "/tmp": spec.tmp_mb, "/dev/shm": spec.shm_mb}
+    return {path: f"mode=1777,size={mb}m,nr_inodes={mb * _INODES_PER_MB}" for path, mb in sizes.items()}

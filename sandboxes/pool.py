@@ -1,0 +1,377 @@
+"""Warm sandboxes, handed out clean and in order.
+
+Invariants, each with a test of the same name:
+
+- first_come_first_served: acquirers of equal specs are served in the order of their calls.
+- handed_out_alive: a sandbox answers a ping, or has just been reset, at the moment it is handed out.
+- handed_out_clean: nothing of a predecessor is in it; a sandbox in doubt is destroyed, as is one after 500 uses.
+- nothing_leaks: cancelling an acquirer at any point loses no sandbox; after ``close`` none exists.
+- bounded: never more than ``size`` sandboxes exist, never more starts at once than cores.
+- failing_provider_is_left_alone: after three failed starts in a row the next waits, twice as long each time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Coroutine, Mapping
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from typing import Any
+
+from sandboxes.connection import seconds
+from sandboxes.contract import Provider, Sandbox, SandboxDied, SandboxError, SandboxSpec, SandboxUnavailable, SandboxUnsupported
+
+MAX_USES = 500
+"""A sandbox is replaced after so many episodes: what no canary sees adds up."""
+
+_FAILURES_TO_OPEN = 3
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 60.0
+_LIFETIME_SHARE = 0.8
+"""A sandbox older than this share of its lifetime is not handed out again."""
+
+SpecKey = tuple[Any, ...]
+
+
+@dataclass(eq=False)
+class _Member:
+    sandbox: Sandbox
+    key: SpecKey
+    born: float
+    uses: int = 0
+
+
+@dataclass(eq=False)
+class _Waiter:
+    spec: SandboxSpec
+    key: SpecKey
+    served: asyncio.Future[_Member]
+
+
+@dataclass
+class _Counts:
+    acquires: int = 0
+    acquire_wait_s: float = 0.0
+    longest_wait_s: float = 0.0
+    starts: int = 0
+    start_s: float = 0.0
+    start_failures: int = 0
+    resets: int = 0
+    reset_s: float = 0.0
+    discarded: int = 0
+    deaths: int = 0
+
+
+@dataclass
+class _Breaker:
+    """Consecutive failed starts, and until when the next one waits."""
+
+    failures: int = 0
+    closed_until: float = 0.0
+    last_error: str = ""
+
+    def failed(self, error: BaseException) -> None:
+        self.failures += 1
+        self.last_error = str(error)
+        if self.failures >= _FAILURES_TO_OPEN:
+            pause = min(_FIRST_PAUSE_S * 2 ** (self.failures - _FAILURES_TO_OPEN), _LONGEST_PAUSE_S)
+            self.closed_until = time.monotonic() + pause
+
+    def worked(self) -> None:
+        self.failures = 0
+
+    @property
+    def pause_s(self) -> float:
+        return max(0.0, self.closed_until - time.monotonic()) if self.failures >= _FAILURES_TO_OPEN else 0.0
+
+
+@dataclass
+class _Idle:
+    """Clean sandboxes by spec; the one used last goes out first, so that surplus ones age."""
+
+    by_key: dict[SpecKey, deque[_Member]] = field(default_factory=dict)
+
+    def put(self, member: _Member) -> None:
+        self.by_key.setdefault(member.key, deque()).append(member)
+
+    def take(self, key: SpecKey) -> _Member | None:
+        members = self.by_key.get(key)
+        return members.pop() if members else None
+
+    def take_other(self, key: SpecKey) -> _Member | None:
+        return next((members.popleft() for other, members in self.by_key.items() if other != key and members), None)
+
+    def __len__(self) -> int:
+        return sum(map(len, self.by_key.values()))
+
+
+class Pool:
+    """A `SandboxPool` over one provider, for one event loop.
+
+    ``size``: how many sandboxes exist at most, all specs together; default twice the cores. Whoever holds one sandbox while
+    acquiring another should leave room for both: at ``size`` holders that all wait for a second one, nothing moves until
+    the deadlines pass.
+    """
+
+    def __init__(self, provider: Provider, size: int | None = None) -> None:
+        cores = os.cpu_count() or 1
+        self.provider = provider
+        self.size = 2 * cores if size is None else size
+        if self.size < 1:
+            raise ValueError(f"size is {size}; a pool needs room for one sandbox")
+        self._starts_at_once = asyncio.Semaphore(cores)
+        self._idle = _Idle()
+        self._busy: set[_Member] = set()
+        self._waiters: deque[_Waiter] = deque()
+        self._starting: dict[SpecKey, int] = {}
+        self._existing = self._leaving = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._counts = _Counts()
+        self._breaker = _Breaker()
+        self._closing = asyncio.Event()
+
+    @property
+    def _closed(self) -> bool:
+        return self._closing.is_set()
+
+    def acquire(self, spec: SandboxSpec, *, timeout: float = 60.0) -> AbstractAsyncContextManager[Sandbox]:
+        """See `sandboxes.contract.SandboxPool`. The sandbox is reset after the block, without delaying it."""
+        return self._acquire(spec, seconds(timeout, "timeout"))
+
+    async def warm(self, spec: SandboxSpec, count: int) -> None:
+        """Start up to ``count`` sandboxes ahead of their use and wait until they stand."""
+        takes = [self._take(spec, 120.0) for _ in range(min(count, self.size))]
+        taken = await asyncio.gather(*takes, return_exceptions=True)
+        for member in taken:
+            if isinstance(member, _Member):
+                self._offer(member)
+        for failure in taken:
+            if isinstance(failure, BaseException):
+                raise failure
+
+    def metrics(self) -> Mapping[str, float]:
+        """Counts since the start, totals in seconds, and how many sandboxes are where right now."""
+        now = {"busy": len(self._busy), "warm": len(self._idle), "waiting": len(self._waiters), "existing": self._existing}
+        return {**vars(self._counts), **now, "starting": sum(self._starting.values())}
+
+    async def close(self) -> None:
+        """Destroy every sandbox, those in use included, and fail whoever waits."""
+        self._closing.set()
+        for waiter in self._waiters:
+            if not waiter.served.done():
+                waiter.served.set_exception(SandboxUnavailable("the pool is closed"))
+        self._waiters.clear()
+        for members in self._idle.by_key.values():
+            while members:
+                self._discard(members.pop())
+        for member in list(self._busy):
+            self._busy.discard(member)
+            self._discard(member)
+        while self._tasks:
+            await asyncio.wait(self._tasks)
+
+    @contextlib.asynccontextmanager
+    async def _acquire(self, spec: SandboxSpec, timeout: float) -> AsyncIterator[Sandbox]:
+        member = await self._take(spec, timeout)
+        self._busy.add(member)
+        member.uses += 1
+        try:
+            yield member.sandbox
+        finally:
+            if member in self._busy:
+                self._busy.discard(member)
+                self._spawn(self._recycle(member))
+
+    async def _take(self, spec: SandboxSpec, timeout: float) -> _Member:
+        started = time.monotonic()
+        key = spec_key(spec)
+        try:
+            async with asyncio.timeout(timeout):
+                member = await self._take_warm(key) or await self._wait(_Waiter(spec, key, _future()))
+        except TimeoutError:
+            why = f"; last failed start: {self._breaker.last_error}" if self._breaker.failures else ""
+            raise SandboxUnavailable(
+                f"no {self.provider.name} sandbox within {timeout:g} s: {self._existing} of {self.size} exist, "
+                f"{len(self._busy)} in use, {len(self._waiters)} waiting{why}"
+            ) from None
+        waited = time.monotonic() - started
+        self._counts.acquires += 1
+        self._counts.acquire_wait_s += waited
+        self._counts.longest_wait_s = max(self._counts.longest_wait_s, waited)
+        return member
+
+    async def _take_warm(self, key: SpecKey) -> _Member | None:
+        if self._closed:
+            raise SandboxUnavailable("the pool is closed")
+        while not any(waiter.key == key for waiter in self._waiters) and (member := self._idle.take(key)):
+            try:
+                if not self._is_old(member) and await self._answers(member):
+                    return member
+            except asyncio.CancelledError:
+                self._discard(member)
+                raise
+            self._discard(member)
+        return None
+
+    async def _wait(self, waiter: _Waiter) -> _Member:
+        self._waiters.append(waiter)
+        self._grow()
+        try:
+            return await waiter.served
+        except asyncio.CancelledError:
+            if waiter.served.done() and not waiter.served.cancelled() and waiter.served.exception() is None:
+                self._offer(waiter.served.result())
+            raise
+        finally:
+            with contextlib.suppress(ValueError):
+                self._waiters.remove(waiter)
+
+    async def _answers(self, member: _Member) -> bool:
+        try:
+            await member.sandbox.ping()
+        except SandboxDied:
+            self._counts.deaths += 1
+            return False
+        return True
+
+    def _offer(self, member: _Member) -> None:
+        """A clean sandbox for the first who waits for its kind, else for later."""
+        if self._closed:
+            self._discard(member)
+            return
+        for waiter in self._waiters:
+            if waiter.key == member.key and not waiter.served.done():
+                self._waiters.remove(waiter)
+                waiter.served.set_result(member)
+                return
+        self._idle.put(member)
+        self._grow()
+
+    def _grow(self) -> None:
+        """Start what waiters lack, as far as the size allows; idle ones of other specs make room."""
+        coming = self._leaving
+        for waiter in self._lacking():
+            if self._existing < self.size:
+                self._begin_start(waiter.spec, waiter.key)
+            elif coming > 0:
+                coming -= 1
+            elif other := self._idle.take_other(waiter.key):
+                self._discard(other)
+
+    def _lacking(self) -> list[_Waiter]:
+        """Waiters for whom no start is on its way, in order."""
+        coming = dict(self._starting)
+        lacking = []
+        for waiter in self._waiters:
+            if coming.get(waiter.key, 0) > 0:
+                coming[waiter.key] -= 1
+            else:
+                lacking.append(waiter)
+        return lacking
+
+    def _begin_start(self, spec: SandboxSpec, key: SpecKey) -> None:
+        if not self._closed:
+            self._existing += 1
+            self._starting[key] = self._starting.get(key, 0) + 1
+            self._spawn(self._start(spec, key))
+
+    async def _start(self, spec: SandboxSpec, key: SpecKey) -> None:
+        member: _Member | None = None
+        try:
+            async with self._starts_at_once:
+                await self._pause()
+                if not self._closed:
+                    member = await self._create(spec, key)
+        finally:
+            self._starting[key] -= 1
+            if member is None:
+                self._existing -= 1
+        if member is not None:
+            self._offer(member)
+        elif self._breaker.pause_s == 0:
+            self._grow()
+        else:
+            self._fail_waiters(key, SandboxUnavailable(f"{self._breaker.failures} failed starts: {self._breaker.last_error}"))
+
+    async def _pause(self) -> None:
+        if self._breaker.pause_s > 0:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._closing.wait(), self._breaker.pause_s)
+
+    async def _create(self, spec: SandboxSpec, key: SpecKey) -> _Member | None:
+        started = time.monotonic()
+        self._counts.starts += 1
+        try:
+            sandbox = await self.provider.create(spec)
+        except SandboxUnsupported as error:
+            self._counts.start_failures += 1
+            self._fail_waiters(key, error)
+            return None
+        except Exception as error:  # the provider is foreign code: whatever it raises is a failed start
+            self._counts.start_failures += 1
+            self._breaker.failed(error)
+            return None
+        self._breaker.worked()
+        self._counts.start_s += time.monotonic() - started
+        return _Member(sandbox, key, started)
+
+    def _fail_waiters(self, key: SpecKey, error: SandboxError) -> None:
+        for waiter in [waiter for waiter in self._waiters if waiter.key == key]:
+            self._waiters.remove(waiter)
+            if not waiter.served.done():
+                waiter.served.set_exception(error)
+
+    async def _recycle(self, member: _Member) -> None:
+        if member.uses < MAX_USES and not self._is_old(member) and not self._closed and await self._is_reset(member):
+            self._offer(member)
+        else:
+            self._discard(member, replace=True)
+
+    async def _is_reset(self, member: _Member) -> bool:
+        started = time.monotonic()
+        try:
+            return await self.provider.reset(member.sandbox)
+        except SandboxDied:
+            self._counts.deaths += 1
+            return False
+        except Exception:  # foreign code again: in doubt
+            return False
+        finally:
+            self._counts.resets += 1
+            self._counts.reset_s += time.monotonic() - started
+
+    def _is_old(self, member: _Member) -> bool:
+        return time.monotonic() - member.born > _LIFETIME_SHARE * member.sandbox.spec.ttl_s
+
+    def _discard(self, member: _Member, *, replace: bool = False) -> None:
+        self._counts.discarded += 1
+        self._leaving += 1
+        self._spawn(self._destroy(member, replace))
+
+    async def _destroy(self, member: _Member, replace: bool) -> None:
+        try:
+            await self.provider.destroy(member.sandbox)
+        finally:
+            self._leaving -= 1
+            self._existing -= 1
+            if replace and not self._lacking() and self._existing < self.size:
+                self._begin_start(member.sandbox.spec, member.key)
+            self._grow()
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+def spec_key(spec: SandboxSpec) -> SpecKey:
+    """Equal for equal specs, and hashable."""
+    fields = {name: getattr(spec, name) for name in spec.__slots__ if name != "env"}
+    return (*fields.values(), *sorted(spec.env.items()))
+
+
+def _future() -> asyncio.Future[_Member]:
+    return asyncio.get_running_loop().create_future()
