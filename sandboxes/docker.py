@@ -164,7 +164,8 @@ class Docker:
             cap_add=_CAPABILITIES,
             security_opt=["no-new-privileges"],
             read_only=True,
-            tmpfs=tmpfs_options(spec),
+            # Programs that the workload compiles may run.
+            tmpfs={path: f"exec,{options}" for path, options in tmpfs_options(spec).items()},
             pids_limit=spec.pids + _OWN_PROCESSES,
             mem_limit=memory,
             memswap_limit=memory,

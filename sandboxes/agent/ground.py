@@ -102,7 +102,12 @@ class InPlace(Ground):
 
     def __init__(self, settings: Settings, program: str) -> None:
         super().__init__(settings, program)
-        self.places = Places({known: os.open(real, _DIRECTORY) for known, real in settings.places.items()}, settings.identity)
+        directories = {known: os.open(real, _DIRECTORY) for known, real in settings.places.items()}
+        if settings.identity is not None:
+            # Engines may give a mount the mode of the directory beneath it.
+            for directory in directories.values():
+                os.fchmod(directory, 0o1777)
+        self.places = Places(directories, settings.identity)
         pid, self.control = self._spawn("zygote")
         _show_senders(self.control)
         self._own = [os.getpid(), pid]
