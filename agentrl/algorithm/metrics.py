@@ -18,10 +18,6 @@ class Ratio(NamedTuple):
     def value(self) -> float | None:
         return self.numerator / self.denominator if self.denominator else None
 
-    def plus(self, other: Ratio) -> Ratio:
-        """The mean over both parts."""
-        return Ratio(self.numerator + other.numerator, self.denominator + other.denominator)
-
 
 def masked_mean(per_token: Tensor, mask: Tensor) -> Ratio:
     """Sum over the masked positions and their count, in float64. Values outside the mask are never read into the sum."""

@@ -27,11 +27,11 @@ class Row:
     positions: Tensor
     columns: Mapping[str, Tensor] = field(default_factory=dict)
     temperature: float = 1.0
+    length: int = field(init=False)
+    """Tokens that must be fed for the last position asked; 0 when none is."""
 
-    @property
-    def length(self) -> int:
-        """Tokens that must be fed for the last position asked; 0 when none is."""
-        return int(self.positions[-1]) if len(self.positions) else 0
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "length", int(self.positions[-1]) if len(self.positions) else 0)
 
 
 @dataclass(frozen=True, slots=True)

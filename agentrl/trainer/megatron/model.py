@@ -19,6 +19,7 @@ from megatron.core import parallel_state
 from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig, finalize_model_grads
 from megatron.core.models.gpt.gpt_model import GPTModel
 from megatron.core.optimizer import MegatronOptimizer, OptimizerConfig, get_megatron_optimizer
+from megatron.core.optimizer.clip_grads import clip_grad_by_total_norm_fp32
 from megatron.core.pipeline_parallel import get_forward_backward_func
 from torch import Tensor
 
@@ -131,9 +132,10 @@ class TrainedModel:
         outputs = self._gather(rows, collected)
         with megatron_device():
             grad_norm = self._finite_grad_norm(float(total), outputs)
+            self._clip(grad_norm)
             for group in self._optimizer.param_groups:
                 group["lr"] = learning_rate
-            self._optimizer.step()
+            self._optimizer.step_with_ready_grads()
         return Step(loss=float(total), grad_norm=grad_norm, outputs=outputs)
 
     def export(self) -> Iterator[tuple[str, Tensor]]:
@@ -167,18 +169,19 @@ class TrainedModel:
             rank=parallel_state.get_data_parallel_rank(),
             ranks=parallel_state.get_data_parallel_world_size(),
         )
+        micros = [collate(rows, batch, device) for batch in batches]
 
-        def forward_step(batches: Iterator[tuple[int, ...]], model: torch.nn.Module) -> tuple[Tensor, Callable[..., Any]]:
-            micro = self._current = collate(rows, next(batches), device)
+        def forward_step(micros: Iterator[MicroBatch], model: torch.nn.Module) -> tuple[Tensor, Callable[..., Any]]:
+            micro = self._current = next(micros)
             places = torch.arange(micro.token_ids.shape[1], device=device).expand_as(micro.token_ids)
             return model(micro.token_ids, places, None), read
 
         with megatron_device():
             get_forward_backward_func()(
                 forward_step_func=forward_step,
-                data_iterator=iter(batches),
+                data_iterator=iter(micros),
                 model=[self._ddp],
-                num_microbatches=len(batches),
+                num_microbatches=len(micros),
                 seq_length=1,
                 micro_batch_size=1,
                 forward_only=not train,
@@ -205,6 +208,11 @@ class TrainedModel:
             f"{self.role}: loss {loss}, gradient norm {grad_norm}; no update. Rows with non-finite outputs: {rows or 'none'}",
             rows,
         )
+
+    def _clip(self, grad_norm: float) -> None:
+        parameters = self._optimizer.get_parameters()
+        if parameters:
+            clip_grad_by_total_norm_fp32(parameters, max_norm=self._optimizer.config.clip_grad, total_norm=grad_norm)
 
     def _sum_over_ranks(self, value: Tensor) -> Tensor:
         if parallel_state.get_data_parallel_world_size() > 1:
