@@ -8,7 +8,7 @@ import threading
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentrl.environment import Done, Environment, Episode, Message, Task, ToolError, tool
@@ -413,6 +413,7 @@ _FRAGMENTS = st.sampled_from(
 )
 
 
+@settings(deadline=None, max_examples=50)
 @given(text=st.lists(st.one_of(_FRAGMENTS, st.text(max_size=8)), max_size=12).map("".join))
 def test_model_output_is_data__any_text_is_a_legal_turn(text: str) -> None:
     episode, outcome = asyncio.run(play(Lab(), text))

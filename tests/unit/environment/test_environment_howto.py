@@ -1,0 +1,61 @@
+"""The how-to's code works as it is printed there."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from agentrl.environment import Environment
+from agentrl.environment.base import checked_tasks
+from agentrl.environment.registry import load
+
+HOWTO = Path(__file__).parents[3] / "docs" / "howto" / "write-an-environment.md"
+BLOCKS = re.findall(r"```python\n(.*?)```", HOWTO.read_text(), re.DOTALL)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for block in BLOCKS:
+        if name := re.match(r"# (\w+\.py)\n", block):
+            (tmp_path / name[1]).write_text(block)
+    return tmp_path
+
+
+def test_calculator__takes_25_lines(folder: Path) -> None:
+    lines = (folder / "calculator.py").read_text().splitlines()
+    assert sum(1 for line in lines if line.strip() and not line.startswith("#")) <= 25
+
+
+def test_calculator__has_disjoint_reproducible_splits(folder: Path) -> None:
+    calculator = load(f"{folder}/calculator.py:Calculator")
+    train, heldout = (checked_tasks(calculator, split, 3, 200) for split in ("train", "heldout"))
+    questions = [{(task.payload["a"], task.payload["b"]) for task in tasks} for tasks in (train, heldout)]
+    assert questions[0].isdisjoint(questions[1])
+    assert checked_tasks(calculator, "train", 3, 200) == train
+
+
+def test_printed_script__prints_what_the_text_says(folder: Path) -> None:
+    ran = subprocess.run([sys.executable, "try_calculator.py"], cwd=folder, capture_output=True, text=True, check=True)
+    assert ran.stdout.splitlines()[-1] == "terminated 1.0"
+    assert "The last line printed is `terminated 1.0`." in HOWTO.read_text()
+
+
+def test_sandbox_example__declares_its_tool() -> None:
+    (block,) = (block for block in BLOCKS if "class Shell" in block)
+    space: dict[str, object] = {}
+    exec("from agentrl.environment import Environment, tool\n" + block, space)
+    shell = space["Shell"]
+    assert isinstance(shell, type)
+    assert issubclass(shell, Environment)
+    assert list(shell.tools) == ["bash"]
+
+
+def test_budgets_named_in_the_text__exist() -> None:
+    (sentence,) = re.findall(r"\*\*Budgets\*\* are class attributes: (.*?)\n\n", HOWTO.read_text(), re.DOTALL)
+    names = re.findall(r"`(\w+)`", sentence)
+    assert len(names) == 7
+    assert all(hasattr(Environment, name) for name in names)
