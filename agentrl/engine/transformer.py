@@ -172,18 +172,20 @@ def _group(slots: np.ndarray, starts: np.ndarray, counts: np.ndarray | None, sha
     """``counts`` None: one row each."""
     width = 1 if counts is None else int(counts.max())
     longest = int((starts + (1 if counts is None else counts)).max())
-    positions = torch.from_numpy(starts[:, None] + np.arange(width))
-    visible = torch.arange(longest) <= positions[:, :, None]  # padding rows see their past too: a row that sees nothing is NaN
-    mask = torch.zeros(visible.shape).masked_fill_(~visible, float("-inf"))
+    # Each row sees its past, padding rows too: a row that sees nothing would be NaN.
+    hidden = np.arange(longest) > (starts[:, None] + np.arange(width))[:, :, None]
+    bias = np.zeros(hidden.shape, dtype=np.float32)
+    bias[hidden] = -np.inf
     if counts is None:
-        return _Group(slice(first_row, first_row + len(slots)), torch.from_numpy(slots), longest, 1, mask[:, None], None)
+        mask = torch.from_numpy(bias)[:, None]
+        return _Group(slice(first_row, first_row + len(slots)), torch.from_numpy(slots), longest, 1, mask, None)
     padded = np.flatnonzero(np.arange(width) < counts[:, None])
     return _Group(
         rows=slice(first_row, first_row + len(padded)),
         slots=torch.from_numpy(slots),
         longest=longest,
         width=width,
-        mask=mask.repeat_interleave(share, 1)[:, None],
+        mask=torch.from_numpy(bias.repeat(share, axis=1))[:, None],
         padded=torch.from_numpy(padded),
     )
 

@@ -13,6 +13,7 @@ import torch
 from agentrl.engine.contract import Engine, GenerateRequest
 from agentrl.engine.local import LocalEngine
 from agentrl.engine.scripted import ScriptedEngine
+from agentrl.model.config import ModelConfig
 from agentrl.model.tiny import build_tiny_model, initial_tensors
 from agentrl.model.tiny_tokenizer import TokenizerPlan, build_tokenizer
 from agentrl.types import PolicyVersion, Sampling
@@ -36,15 +37,8 @@ class Versions:
         return self.made[version]
 
     def tensors(self, version: int) -> Iterator[tuple[str, torch.Tensor]]:
-        config = build_config(self.model_dir)
-        for name, tensor in initial_tensors(config, seed=100 + version):
+        for name, tensor in initial_tensors(ModelConfig.read(self.model_dir), seed=100 + version):
             yield name, tensor * 8 if tensor.dim() > 1 else tensor
-
-
-def build_config(model_dir: Path):  # type: ignore[no-untyped-def]
-    from agentrl.model.config import ModelConfig
-
-    return ModelConfig.read(model_dir)
 
 
 @pytest.fixture(scope="session")

@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,11 +21,15 @@ from agentrl.types import FinishReason, PolicyVersion
 from agentrl.weights.files import export_weights
 
 MakeRequest = Callable[..., GenerateRequest]
+Versions = Any
+"""The fixture of that name: a version number to its weights, ``tensors`` of it for the bare ones."""
+Reference = Callable[..., np.ndarray]
+Played = tuple[list[int], np.ndarray, np.ndarray, list[Generation]]
 TOLERANCE = 1e-5
 
 
 @pytest.fixture
-def reference(model_dir: Path, versions):  # type: ignore[no-untyped-def]
+def reference(model_dir: Path, versions: Versions) -> Reference:
     """(version, ids, temperature) to the log-prob of each id given the ids before it, by transformers."""
 
     def logprobs(version: int, ids: list[int], temperature: float = 1.0) -> np.ndarray:
@@ -41,7 +46,9 @@ def reference(model_dir: Path, versions):  # type: ignore[no-untyped-def]
     return logprobs
 
 
-async def play(engine: LocalEngine, make_request: MakeRequest, session: str, *, seed: int, turns: int = 3, **options):  # type: ignore[no-untyped-def]
+async def play(
+    engine: LocalEngine, make_request: MakeRequest, session: str, *, seed: int, turns: int = 3, **options: Any
+) -> Played:
     """An episode of several turns with forced text between them: ids, mask and log-probs."""
     rng = np.random.default_rng(seed)
     ids = rng.integers(0, 250, 1 + seed % 9).tolist()
@@ -61,11 +68,11 @@ async def play(engine: LocalEngine, make_request: MakeRequest, session: str, *, 
 @pytest.mark.parametrize("slots", [16, 3])
 async def test_one_distribution_in_mixed_company__equals_transformers(
     model_dir: Path,
-    versions,
+    versions: Versions,
     make_request: MakeRequest,
-    reference,
+    reference: Reference,
     temperature: float,
-    slots: int,  # type: ignore[no-untyped-def]
+    slots: int,
 ) -> None:
     engine = LocalEngine(model_dir, slots=slots)
     await engine.load(versions(1))
@@ -78,7 +85,9 @@ async def test_one_distribution_in_mixed_company__equals_transformers(
     await engine.close()
 
 
-async def test_prefix_of_a_session__is_reused_between_turns(model_dir: Path, versions, make_request: MakeRequest) -> None:  # type: ignore[no-untyped-def]
+async def test_prefix_of_a_session__is_reused_between_turns(
+    model_dir: Path, versions: Versions, make_request: MakeRequest
+) -> None:
     engine = LocalEngine(model_dir)
     await engine.load(versions(1))
     first = await engine.generate(make_request(n=6))
@@ -93,8 +102,8 @@ async def test_prefix_of_a_session__is_reused_between_turns(model_dir: Path, ver
 
 async def test_last_token_is_fed_before_the_next_text__equals_one_long_prompt(
     model_dir: Path,
-    versions,
-    make_request: MakeRequest,  # type: ignore[no-untyped-def]
+    versions: Versions,
+    make_request: MakeRequest,
 ) -> None:
     engine = LocalEngine(model_dir)
     await engine.load(versions(1))
@@ -107,7 +116,7 @@ async def test_last_token_is_fed_before_the_next_text__equals_one_long_prompt(
     await engine.close()
 
 
-async def test_history_rewritten__new_prefix_decides(model_dir: Path, versions, make_request: MakeRequest) -> None:  # type: ignore[no-untyped-def]
+async def test_history_rewritten__new_prefix_decides(model_dir: Path, versions: Versions, make_request: MakeRequest) -> None:
     engine = LocalEngine(model_dir)
     await engine.load(versions(1))
     await engine.generate(make_request(token_ids=[1, 2, 3, 4, 5, 6, 7, 8], n=10))
@@ -119,7 +128,9 @@ async def test_history_rewritten__new_prefix_decides(model_dir: Path, versions, 
     await engine.close()
 
 
-async def test_no_old_cache_after_load__equals_a_fresh_engine(model_dir: Path, versions, make_request: MakeRequest) -> None:  # type: ignore[no-untyped-def]
+async def test_no_old_cache_after_load__equals_a_fresh_engine(
+    model_dir: Path, versions: Versions, make_request: MakeRequest
+) -> None:
     engine = LocalEngine(model_dir)
     await engine.load(versions(1))
     first = await engine.generate(make_request(n=10))
@@ -138,9 +149,9 @@ async def test_no_old_cache_after_load__equals_a_fresh_engine(model_dir: Path, v
 
 async def test_no_old_cache_after_load_in_mid_turn__each_token_is_of_its_version(
     model_dir: Path,
-    versions,
+    versions: Versions,
     make_request: MakeRequest,
-    reference,  # type: ignore[no-untyped-def]
+    reference: Reference,
 ) -> None:
     engine = LocalEngine(model_dir, slots=4)
     await engine.load(versions(1))
@@ -161,8 +172,8 @@ async def test_no_old_cache_after_load_in_mid_turn__each_token_is_of_its_version
 
 async def test_nobody_waits_for_ever_with_one_slot__all_answered_as_with_many(
     model_dir: Path,
-    versions,
-    make_request: MakeRequest,  # type: ignore[no-untyped-def]
+    versions: Versions,
+    make_request: MakeRequest,
 ) -> None:
     results = []
     for slots in (1, 16):
@@ -177,9 +188,9 @@ async def test_nobody_waits_for_ever_with_one_slot__all_answered_as_with_many(
 
 async def test_nobody_waits_for_ever_when_the_engine_breaks__every_request_fails(
     model_dir: Path,
-    versions,
+    versions: Versions,
     make_request: MakeRequest,
-    monkeypatch: pytest.MonkeyPatch,  # type: ignore[no-untyped-def]
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def broken(*_: object) -> None:
         raise RuntimeError("out of memory")
@@ -196,9 +207,9 @@ async def test_nobody_waits_for_ever_when_the_engine_breaks__every_request_fails
 
 async def test_greedy__most_likely_token_with_raw_logprob(
     model_dir: Path,
-    versions,
+    versions: Versions,
     make_request: MakeRequest,
-    reference,  # type: ignore[no-untyped-def]
+    reference: Reference,
 ) -> None:
     engine = LocalEngine(model_dir)
     await engine.load(versions(1))
@@ -213,10 +224,10 @@ async def test_greedy__most_likely_token_with_raw_logprob(
 
 async def test_long_prompt_beside_short_ones__split_over_steps_and_equal(
     model_dir: Path,
-    versions,
+    versions: Versions,
     make_request: MakeRequest,
-    reference,
-    monkeypatch: pytest.MonkeyPatch,  # type: ignore[no-untyped-def]
+    reference: Reference,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("agentrl.engine.local.ROWS_PER_STEP", 7)
     engine = LocalEngine(model_dir, slots=12)
@@ -231,9 +242,9 @@ async def test_long_prompt_beside_short_ones__split_over_steps_and_equal(
 
 async def test_damaged_file__refused_and_old_weights_stay(
     model_dir: Path,
-    versions,
+    versions: Versions,
     make_request: MakeRequest,
-    tmp_path: Path,  # type: ignore[no-untyped-def]
+    tmp_path: Path,
 ) -> None:
     engine = LocalEngine(model_dir)
     await engine.load(versions(1))
@@ -265,7 +276,9 @@ async def test_damaged_file__refused_and_old_weights_stay(
 
 
 @pytest.mark.parametrize("ids", [[], [-1], [10**6]])
-async def test_impossible_prompt__refused_alone(model_dir: Path, versions, make_request: MakeRequest, ids: list[int]) -> None:  # type: ignore[no-untyped-def]
+async def test_impossible_prompt__refused_alone(
+    model_dir: Path, versions: Versions, make_request: MakeRequest, ids: list[int]
+) -> None:
     engine = LocalEngine(model_dir)
     await engine.load(versions(1))
     with pytest.raises(EngineError, match="prompt"):
@@ -274,7 +287,7 @@ async def test_impossible_prompt__refused_alone(model_dir: Path, versions, make_
     await engine.close()
 
 
-async def test_versions_named_twice__same_weights(model_dir: Path, versions, make_request: MakeRequest) -> None:  # type: ignore[no-untyped-def]
+async def test_versions_named_twice__same_weights(model_dir: Path, versions: Versions, make_request: MakeRequest) -> None:
     engine = LocalEngine(model_dir)
     renamed: PolicyVersion = dataclasses.replace(versions(1), version=9)
     await engine.load(versions(1))
