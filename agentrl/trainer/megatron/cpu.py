@@ -8,6 +8,7 @@ would not be caught; none is met with the attention of this package.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -17,6 +18,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 _TENSOR_TYPE = torch.Tensor.type
+_MEGATRON_FILES = os.path.join("", "megatron", "core", "")
 
 
 class _CudaMeansCpu(TorchFunctionMode):
@@ -30,7 +32,7 @@ class _CudaMeansCpu(TorchFunctionMode):
         elif "device" in kwargs and not isinstance(kwargs["device"], int) and str(kwargs["device"]).startswith("cuda"):
             kwargs["device"] = "cpu"
         result = func(*args, **kwargs)
-        if func is _TENSOR_TYPE and isinstance(result, str) and "megatron" in sys._getframe(1).f_code.co_filename:
+        if func is _TENSOR_TYPE and isinstance(result, str) and _MEGATRON_FILES in sys._getframe(1).f_code.co_filename:
             return result.replace("torch.", "torch.cuda.", 1)
         return result
 

@@ -92,12 +92,10 @@ def load_weights(model: GPTModel, weights: Iterable[tuple[str, Tensor]]) -> None
         if missing:
             raise WeightsCorrupt(f"weights lack {', '.join(missing)}")
         used.update(entry.hf_names)
+        for name, own in zip(entry.hf_names, _split(entry.parameter, entry.layout, model.config), strict=True):
+            if given[name].shape != own.shape:
+                raise WeightsCorrupt(f"{name} has shape {tuple(given[name].shape)}, the config needs {tuple(own.shape)}")
         tensor = _merge([given[name] for name in entry.hf_names], entry.layout, model.config)
-        if tensor.shape != entry.parameter.shape:
-            shapes = {name: tuple(given[name].shape) for name in entry.hf_names}
-            raise WeightsCorrupt(
-                f"weights {shapes} do not fit the config: merged shape {tuple(entry.parameter.shape)} expected"
-            )
         merged.append((entry.parameter, tensor))
     superfluous = set(given) - used - _ignorable(model)
     if superfluous:

@@ -135,6 +135,8 @@ class TrainedModel:
             self._clip(grad_norm)
             for group in self._optimizer.param_groups:
                 group["lr"] = learning_rate
+                # Megatron leaves both to a scheduler; wd_mult is 0 for vectors.
+                group["weight_decay"] = self._optimizer.config.weight_decay * group["wd_mult"]
             self._optimizer.step_with_ready_grads()
         return Step(loss=float(total), grad_norm=grad_norm, outputs=outputs)
 
@@ -243,20 +245,18 @@ def _wrap(module: GPTModel, settings: OptimizerSettings) -> tuple[DistributedDat
         DistributedDataParallelConfig(grad_reduce_in_fp32=True, use_distributed_optimizer=settings.distributed),
         module,
     )
-    optimizer = get_megatron_optimizer(
-        OptimizerConfig(
-            optimizer="adam",
-            lr=1.0,
-            weight_decay=settings.weight_decay,
-            adam_beta1=settings.beta1,
-            adam_beta2=settings.beta2,
-            adam_eps=settings.eps,
-            clip_grad=settings.clip_grad,
-            use_distributed_optimizer=settings.distributed,
-            bf16=False,
-        ),
-        [ddp],
+    config = OptimizerConfig(
+        optimizer="adam",
+        lr=1.0,
+        weight_decay=settings.weight_decay,
+        adam_beta1=settings.beta1,
+        adam_beta2=settings.beta2,
+        adam_eps=settings.eps,
+        clip_grad=settings.clip_grad,
+        use_distributed_optimizer=settings.distributed,
+        bf16=False,
     )
+    optimizer = get_megatron_optimizer(config, [ddp])
     module.config.grad_scale_func = optimizer.scale_loss
     module.config.finalize_model_grads_func = _finalize
     return ddp, optimizer

@@ -1,0 +1,49 @@
+"""Micro-batches: every row once, bounded padding, the same plan on every rank."""
+
+from __future__ import annotations
+
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from agentrl.trainer.megatron.microbatch import Row, collate, plan
+
+
+def row(length: int) -> Row:
+    return Row(torch.arange(length + 1), torch.tensor([length]) if length else torch.zeros(0, dtype=torch.int64))
+
+
+@settings(max_examples=60, deadline=None)
+@given(lengths=st.lists(st.integers(0, 40), max_size=20), max_tokens=st.integers(1, 200), ranks=st.integers(1, 4))
+def test_plan__every_row_with_positions_in_one_batch_of_one_rank(lengths: list[int], max_tokens: int, ranks: int) -> None:
+    rows = [row(n) for n in lengths]
+    plans = [plan(rows, max_tokens=max_tokens, rank=rank, ranks=ranks) for rank in range(ranks)]
+    seen = [i for batches in plans for batch in batches for i in batch]
+    assert sorted(seen) == [i for i, n in enumerate(lengths) if n]
+    for batches in plans:
+        assert batches
+        for batch in batches:
+            padded = len(batch) * max((lengths[i] for i in batch), default=0)
+            assert padded <= max_tokens or len(batch) == 1
+    loads = [sum(len(batch) for batch in batches) for batches in plans]
+    assert max(loads) - min(loads) <= 1
+
+
+def test_collate__positions_point_at_the_state_before_their_token() -> None:
+    rows = [
+        Row(torch.tensor([7, 8, 9]), torch.tensor([1, 3]), {"c": torch.tensor([0.1, 0.2])}, 0.5),
+        Row(torch.tensor([4, 5, 6, 3, 2]), torch.tensor([2, 4]), {"c": torch.tensor([0.3, 0.4])}),
+    ]
+    micro = collate(rows, (1, 0), torch.device("cpu"))
+    assert micro.token_ids.tolist() == [[4, 5, 6, 3], [7, 8, 9, 0]]
+    flat = micro.token_ids.t().flatten()
+    assert flat[micro.source].tolist() == [5, 3, 7, 9]
+    assert micro.targets.tolist() == [6, 2, 8, 0]
+    assert micro.temperature.tolist() == [1.0, 1.0, 0.5, 0.5]
+    assert torch.allclose(micro.columns["c"], torch.tensor([0.3, 0.4, 0.1, 0.2]))
+
+
+def test_collate_without_rows__one_filler_token_and_no_positions() -> None:
+    micro = collate([], (), torch.device("cpu"))
+    assert micro.token_ids.shape == (1, 1)
+    assert len(micro.source) == len(micro.targets) == 0

@@ -1,0 +1,110 @@
+"""Small Hugging Face models, rows and stored trajectories for the trainer's tests."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+from uuid import UUID, uuid5
+
+import numpy as np
+import torch
+from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedModel, Qwen2Config, Qwen3Config
+
+from agentrl.trainer.megatron.microbatch import Row
+from agentrl.trainer.megatron.model import OptimizerSettings, TrainedModel
+from agentrl.types import Lineage, Outcome, Purpose, Reward, Sampling, Segment, StoredTrajectory, Termination
+
+VOCABULARY = 48
+_CONFIGS = {"llama": LlamaConfig, "qwen2": Qwen2Config, "qwen3": Qwen3Config}
+
+
+def reference_model(kind: str = "llama", *, tied: bool = True, seed: int = 0, **overrides: Any) -> PreTrainedModel:
+    """A random Hugging Face model, fp32, whose norms and biases are not trivial."""
+    sizes = {
+        "num_hidden_layers": 2,
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 8,
+        "vocab_size": VOCABULARY,
+        "max_position_embeddings": 128,
+        "tie_word_embeddings": tied,
+    }
+    torch.manual_seed(seed)
+    model = AutoModelForCausalLM.from_config(_CONFIGS[kind](**{**sizes, **overrides}), attn_implementation="eager").float()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() == 1:
+                parameter.add_(torch.randn_like(parameter) * 0.1)
+            else:
+                parameter.mul_(4)
+    return model
+
+
+def weights_of(model: PreTrainedModel) -> dict[str, torch.Tensor]:
+    """As a safetensors file of the model holds them: a tied output layer is not repeated."""
+    weights = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
+    if model.config.tie_word_embeddings:
+        weights.pop("lm_head.weight", None)
+    return weights
+
+
+def trained(
+    model: PreTrainedModel, role: str = "policy", *, optimizer: OptimizerSettings | None = None, **options: Any
+) -> TrainedModel:
+    """The same weights in the trainer."""
+    settings = optimizer or OptimizerSettings()
+    return TrainedModel(model.config.to_dict(), role, weights_of(model).items(), settings, **options)  # type: ignore[arg-type]
+
+
+def sample_rows(lengths: Sequence[int], *, seed: int = 1, temperature: float = 1.0) -> list[Row]:
+    """Random rows whose second half is asked for, with a column ``scale``."""
+    generator = torch.Generator().manual_seed(seed)
+    rows = []
+    for length in lengths:
+        positions = torch.arange((length + 1) // 2, length)
+        rows.append(
+            Row(
+                torch.randint(0, VOCABULARY, (length,), generator=generator),
+                positions,
+                {"scale": torch.randn(len(positions), generator=generator)},
+                temperature,
+            )
+        )
+    return rows
+
+
+def segment(index: int, n_obs: int, n_act: int, **overrides: Any) -> Segment:
+    """A turn with ids that depend on its index, log-prob -1 and version 0."""
+    values: dict[str, Any] = {
+        "observation": np.arange(n_obs, dtype=np.int32) + 10 * index,
+        "action": np.arange(n_act, dtype=np.int32) + 10 * index + 5,
+        "logprobs": np.full(n_act, -1.0, dtype=np.float32),
+        "versions": np.zeros(n_act, dtype=np.int32),
+    }
+    return Segment(index=index, **{**values, **overrides})
+
+
+def stored(number: int = 0, segments: Sequence[Segment] | None = None, **overrides: Any) -> StoredTrajectory:
+    """A graded trajectory of two turns; ``reward`` may be a number or None."""
+    reward = overrides.pop("reward", 1.0)
+    sampling = overrides.pop("sampling", Sampling())
+    kind = overrides.pop("logprob_kind", "sampled")
+    values: dict[str, Any] = {
+        "id": uuid5(UUID(int=0), str(number)),
+        "task_id": f"task-{number}",
+        "environment": "test",
+        "purpose": Purpose.TRAIN,
+        "group": None,
+        "seat": 0,
+        "attempt": 1,
+        "seed": number,
+        "start_version": 0,
+        "termination": Termination.TERMINATED,
+        "outcome": Outcome.GRADED,
+        "reward": None if reward is None else Reward(reward),
+        "lineage": Lineage("model", "t", "c", "test", "1", "float32", sampling, logprob_kind=kind),
+        "segments": list(segments) if segments is not None else [segment(0, 4, 3), segment(1, 2, 2)],
+    }
+    return StoredTrajectory(**{**values, **overrides})
