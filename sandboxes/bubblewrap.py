@@ -155,7 +155,7 @@ class Bubblewrap:
             arguments += _host_system(self._interpreter)
         else:
             arguments += ["--ro-bind", spec.image, "/"]
-        arguments += ["--proc", "/proc", "--dev", "/dev", "--dir", "/dev/mqueue", "--dir", "/workspace", "--dir", "/tmp"]
+        arguments += ["--proc", "/proc", "--dev", "/dev", "--dir", "/workspace", "--dir", "/tmp"]
         return [*arguments, "--remount-ro", "/dev", "--remount-ro", "/", "--chdir", "/workspace"]
 
     def _settings(self, spec: SandboxSpec) -> Settings:

@@ -23,6 +23,7 @@ from sandboxes.agent.settings import IN_PLACE, Settings
 from sandboxes.connection import Connection
 from sandboxes.contract import Capabilities, Sandbox, SandboxDied, SandboxSpec, SandboxUnavailable
 from sandboxes.handle import Handle, greet
+from sandboxes.limits import check_enforceable
 
 _START_S = 30.0
 _END_S = 10.0
@@ -47,6 +48,7 @@ class UnsafeLocal:
 
     async def create(self, spec: SandboxSpec) -> Handle:
         """See `sandboxes.contract.Provider`."""
+        check_enforceable(spec, self.name)
         name = f"local-{os.getpid()}-{next(self._numbers)}"
         directory = tempfile.mkdtemp(prefix="agentrl-unsafe-")
         places = {place: f"{directory}{place}" for place in ("/workspace", "/tmp")}

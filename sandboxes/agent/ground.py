@@ -65,7 +65,7 @@ class Ground:
     def _spawn(self, role: str) -> tuple[int, socket.socket]:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         theirs.set_inheritable(True)
-        arguments = ["python3", "-I", "-c", self._program, role, str(theirs.fileno()), self.settings.to_json()]
+        arguments = [sys.executable, "-I", "-c", self._program, role, str(theirs.fileno()), self.settings.to_json()]
         home = next(iter(self.settings.places.values()))
         environment = {
             "PATH": "/usr/local/bin:/usr/bin:/bin",
@@ -152,8 +152,6 @@ class Namespaces(Ground):
         self.control.close()
         self.places.close()
         os.kill(self._zygote, signal.SIGKILL)
-        # Returns when the kernel has ended every process of the episode.
-        os.waitpid(self._zygote, 0)
         self.processes.spared.discard(self._zygote)
         self._open()
         left = self.processes.others()
@@ -166,10 +164,9 @@ class Namespaces(Ground):
         self.control.settimeout(_START_S)
         answer = self._opener.recv(16)
         if not answer.isdigit():
-            raise GroundLost(f"no episode: {self.control.recv(4096)[1:].decode(errors='replace')}")
+            raise GroundLost("the opener of namespaces ended")
         self._zygote = int(answer)
         self.processes.spared.add(self._zygote)
-        self._expect(self._opener, zygote.ENDED)
         self.places = Places(dict(zip(self.settings.places, self._receive_places())), self.settings.identity)  # noqa: B905
         self._expect(self.control, zygote.READY)
         _show_senders(self.control)

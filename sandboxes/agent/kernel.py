@@ -86,6 +86,11 @@ def unshare(flags: int) -> None:
     _check(_libc.unshare(flags), "unshare")
 
 
+def enter_namespace(descriptor: int, kind: int) -> None:
+    """Enter a namespace that a descriptor of /proc/PID/ns refers to."""
+    _check(_libc.setns(descriptor, kind), "setns")
+
+
 def mount(kind: str, target: str, flags: int, options: str = "") -> None:
     """Mount a file system that has no source device."""
     _check(_libc.mount(kind.encode(), target.encode(), kind.encode(), flags, options.encode()), f"mount {kind} on {target}")

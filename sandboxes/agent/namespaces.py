@@ -6,6 +6,7 @@ the zygote of its commands; when that is killed the kernel kills and frees every
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 from typing import NoReturn
@@ -21,31 +22,36 @@ _PSEUDO_FLAGS = kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC
 
 
 def serve(control: socket.socket, settings: Settings) -> NoReturn:
-    """Open an episode per message, each of which carries the episode's own control socket; answer with its process id."""
+    """Open an episode per message, each of which carries the episode's own control socket; answer with its process id.
+
+    The episode before has been killed by then and is collected first.
+    """
     kernel.set_dumpable(False)
+    own_namespace = os.open("/proc/self/ns/pid", os.O_RDONLY)
     control.send(zygote.READY)
     while True:
         message, descriptors, _, _ = socket.recv_fds(control, 16, 1)
         if not message:
             os._exit(0)
+        with contextlib.suppress(ChildProcessError):
+            # Returns when the kernel has ended every process of the episode.
+            os.waitpid(-1, 0)
+        # For children only: one fork makes the first process of a namespace, and then we turn back.
+        kernel.unshare(kernel.CLONE_NEWPID)
         pid = os.fork()
         if pid == 0:
-            _open_episode(control, socket.socket(fileno=descriptors[0]), settings)
+            os.close(own_namespace)
+            control.close()
+            _become_episode(socket.socket(fileno=descriptors[0]), settings)
+        kernel.enter_namespace(own_namespace, kernel.CLONE_NEWPID)
         os.close(descriptors[0])
-        # Only when the go-between is gone has the episode's first process become the agent's child.
-        os.waitpid(pid, 0)
-        control.send(zygote.ENDED)
+        control.send(b"%d" % pid)
 
 
-def _open_episode(control: socket.socket, episode: socket.socket, settings: Settings) -> NoReturn:
+def _become_episode(episode: socket.socket, settings: Settings) -> NoReturn:
     try:
-        kernel.unshare(kernel.CLONE_NEWPID | kernel.CLONE_NEWNS | kernel.CLONE_NEWIPC)
-        pid = os.fork()
-        if pid:
-            control.send(b"%d" % pid)
-            os._exit(0)
         os.setsid()
-        control.close()
+        kernel.unshare(kernel.CLONE_NEWNS | kernel.CLONE_NEWIPC)
         _mount(settings)
         _send_places(episode, settings)
         if settings.identity is None:
@@ -63,7 +69,6 @@ def _mount(settings: Settings) -> None:
     for target, options in settings.mounts.items():
         kernel.mount("tmpfs", target, _TMPFS_FLAGS, options)
     kernel.mount("proc", "/proc", _PSEUDO_FLAGS)
-    kernel.mount("mqueue", "/dev/mqueue", _PSEUDO_FLAGS)
 
 
 def _send_places(episode: socket.socket, settings: Settings) -> None:

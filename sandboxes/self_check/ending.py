@@ -1,0 +1,68 @@
+"""Checks of how commands end, and of what goes on meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+from sandboxes.contract import Sandbox
+from sandboxes.self_check.expectations import expect, processes
+
+STUBBORN = """
+import os, signal, subprocess, sys, time
+for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    signal.signal(number, signal.SIG_IGN)
+subprocess.Popen(['sleep', '300'])
+subprocess.Popen(['setsid', 'sleep', '300'])
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        while True:
+            time.sleep(0.2)
+    os._exit(0)
+time.sleep(0.3)
+print('processes', sum(n.isdigit() for n in os.listdir('/proc')), flush=True)
+time.sleep(300)
+"""
+
+
+async def a_time_out_ends_the_whole_tree(sandbox: Sandbox) -> None:
+    before = await processes(sandbox)
+    result = await sandbox.run_python(STUBBORN, timeout=3)
+    started = int(result.text.split()[1]) if result.text.startswith("processes") else 0
+    expect(started >= before + 3, "a command with three processes more (the control)", result)
+    expect(result.timed_out and result.exit_code in (-9, None), "a time-out", result)
+    expect(result.duration_s < 20, "an end soon after the limit", result.duration_s)
+    expect(await processes(sandbox) == before, "no process left", before)
+    result = await sandbox.exec("sleep 300 & exec sleep 300", timeout=0.5)
+    expect(result.timed_out and await processes(sandbox) == before, "no process left of a shell", result)
+
+
+async def what_a_command_leaves_behind_ends_with_it(sandbox: Sandbox) -> None:
+    before = await processes(sandbox)
+    result = await sandbox.exec("sleep 300 & setsid sleep 300 & echo started")
+    expect(result.stdout == b"started\n" and result.duration_s < 20, "a return although a job holds the output", result)
+    expect(await processes(sandbox) == before, "no process left", before)
+
+
+async def files_and_pings_go_on_while_a_command_runs(sandbox: Sandbox) -> None:
+    waiter = "import os, time\nopen('ready', 'w').close()\nwhile not os.path.exists('go'):\n    time.sleep(0.01)\nprint('went')"
+    running = asyncio.ensure_future(sandbox.run_python(waiter, timeout=20))
+    await sandbox.ping()
+    for _ in range(500):
+        with contextlib.suppress(FileNotFoundError):
+            await sandbox.read_file("ready")
+            break
+        await asyncio.sleep(0.02)
+    await sandbox.write_file("go", b"")
+    result = await running
+    expect(result.stdout == b"went\n", "a command that saw the file written meanwhile", result)
+
+
+async def overlapping_commands_keep_their_own_output_and_end(sandbox: Sandbox) -> None:
+    slow = sandbox.run_python("import time\ntime.sleep(1)\nprint('slow')")
+    quick = sandbox.exec("echo quick")
+    late = sandbox.exec("echo late; sleep 60", timeout=0.5)
+    results = await asyncio.gather(slow, quick, late)
+    expect([result.stdout for result in results] == [b"slow\n", b"quick\n", b"late\n"], "three outputs", results)
+    expect([result.timed_out for result in results] == [False, False, True], "one time-out", results)
