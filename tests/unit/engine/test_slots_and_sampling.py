@@ -70,7 +70,8 @@ def test_forgotten_session__its_slot_is_free_and_twice_is_harmless() -> None:
 
 @given(st.lists(st.tuples(st.sampled_from("tfr"), st.integers(0, 5)), max_size=60))
 def test_never_deadlocks_in_any_order__each_slot_has_one_owner(actions: list[tuple[str, int]]) -> None:
-    slots, busy = Slots(3, 4), {}
+    slots = Slots(3, 4)
+    busy: dict[str, int] = {}
     for action, number in actions:
         session = str(number)
         if action == "t" and session not in busy:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -73,7 +74,7 @@ def count(chat: ChatFormat, ids: list[int], text: str) -> int:
 def test_prompt__decodes_to_the_template_of_transformers(make_tokenizer: MakeTokenizer) -> None:
     folder = make_tokenizer()
     messages = [Message("system", "Be brief."), USER, Message("assistant", "ok", (ToolCall("read", {"path": "a"}),)), TOOL]
-    conversation = [{"role": m.role, "content": m.content} for m in messages]
+    conversation: list[dict[str, Any]] = [{"role": m.role, "content": m.content} for m in messages]
     conversation[2]["tool_calls"] = [{"function": {"name": "read", "arguments": {"path": "a"}}}]
     expected = AutoTokenizer.from_pretrained(folder).apply_chat_template(
         conversation, tokenize=False, add_generation_prompt=True
