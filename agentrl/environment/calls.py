@@ -80,11 +80,17 @@ def _result(environment: Environment, episode: Episode, name: str, value: Any, i
     return ToolResult(name, text, is_error, raw=raw)
 
 
+def plain_text(value: str | bytes) -> str:
+    """Text that every file, database and tokenizer takes: stray bytes, half surrogate pairs and U+0000 become U+FFFD."""
+    raw = value.encode("utf-8", "surrogatepass") if isinstance(value, str) else value
+    return raw.decode("utf-8", "replace").replace("\0", "\N{REPLACEMENT CHARACTER}")
+
+
 def shown_text(value: Any, max_chars: int) -> tuple[str, bytes | None]:
     """What the policy reads for a returned value, and the raw bytes behind it where they differ.
 
-    Bytes are read as UTF-8. What is no valid text (stray bytes, half surrogate pairs, U+0000) shows as U+FFFD; text longer
-    than ``max_chars`` loses its middle. Raises TypeError, ValueError or RecursionError for what JSON can't hold.
+    Bytes are read as UTF-8, see `plain_text`; text longer than ``max_chars`` loses its middle. Raises TypeError, ValueError or
+    RecursionError for what JSON can't hold.
     """
     if value is None:
         raw = b""
@@ -94,7 +100,7 @@ def shown_text(value: Any, max_chars: int) -> tuple[str, bytes | None]:
         raw = value.encode("utf-8", "surrogatepass")
     else:
         raw = json.dumps(value, ensure_ascii=False).encode("utf-8", "surrogatepass")
-    text = raw.decode("utf-8", "replace").replace("\0", "\N{REPLACEMENT CHARACTER}")
+    text = plain_text(raw)
     if not text.strip():
         text = NO_OUTPUT
     elif len(text) > max_chars:

@@ -17,9 +17,10 @@ import numpy as np
 
 from agentrl.environment.base import Environment
 from agentrl.environment.boundary import invoke
+from agentrl.environment.calls import plain_text
 from agentrl.environment.episode import NO_SANDBOX, Episode
 from agentrl.errors import EnvironmentFault
-from agentrl.types import Reward, Termination
+from agentrl.types import Json, Reward, Termination
 from sandboxes.contract import Sandbox
 
 
@@ -55,8 +56,7 @@ def checked_reward(value: Any, environment: Environment, task: str) -> Reward:
         number = _number(value.value, environment, task)
         if value.success is not None and not isinstance(value.success, bool):
             raise _refused(environment, task, f"Reward.success is {value.success!r}; use True, False or None")
-        _check_detail(value, environment, task)
-        return replace(value, value=number)
+        return replace(value, value=number, detail=_checked_detail(value, environment, task))
     if isinstance(value, (bool, np.bool_)):
         return Reward(float(value), bool(value), environment.name, environment.version)
     return Reward(_number(value, environment, task), None, environment.name, environment.version)
@@ -74,13 +74,22 @@ def _number(value: Any, environment: Environment, task: str) -> float:
     return number
 
 
-def _check_detail(reward: Reward, environment: Environment, task: str) -> None:
+def _checked_detail(reward: Reward, environment: Environment, task: str) -> dict[str, Json]:
     try:
-        written = json.dumps(dict(reward.detail), allow_nan=False)
+        detail = dict(reward.detail)
+        json.dumps(detail, allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:
         raise _refused(environment, task, f"a Reward whose detail is not JSON: {error}") from error
-    if "\\u0000" in written:
-        raise _refused(environment, task, "a Reward whose detail holds the character U+0000")
+    return {plain_text(str(key)): _storable(item) for key, item in detail.items()}
+
+
+def _storable(value: Json) -> Json:
+    # Details often quote the policy: were odd characters refused, it could escape a verdict by writing them.
+    if isinstance(value, str):
+        return plain_text(value)
+    if isinstance(value, dict):
+        return {plain_text(str(key)): _storable(item) for key, item in value.items()}
+    return [_storable(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
 def _refused(environment: Environment, task: str, what: str) -> EnvironmentFault:

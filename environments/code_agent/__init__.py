@@ -23,8 +23,9 @@ class CodeAgent(Environment):
     max_turns = 6
     max_turn_tokens = 40
     max_tokens = 160
-    max_seconds = 120.0
-    tool_timeout_s = 20.0
+    # Longer than the wait for a sandbox and the run's own limit together: a busy machine must not read like slow code.
+    tool_timeout_s = 90.0
+    grade_timeout_s = 90.0
     grades_truncated = True
     strict_calls = True
     tokenizer_hints = TokenizerHints(

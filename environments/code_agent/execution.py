@@ -64,7 +64,7 @@ async def run(sandbox: Sandbox, code: str, function: str, inputs: Sequence[list[
     if not isinstance(answer, dict):
         return killed
     if isinstance(error := answer.get("error"), str):
-        return Run(error=error[:_MAX_SHOWN])
+        return Run(error=_printable(error))
     outputs = answer.get("outputs")
     if not isinstance(outputs, list) or len(outputs) != len(inputs):
         return killed
@@ -85,7 +85,12 @@ def _output(item: object) -> list[int] | str:
     # A bool equals an int in Python, so the types are tested and not only the values.
     if isinstance(item, list) and len(item) == 1 and isinstance(item[0], list) and all(type(n) is int for n in item[0]):
         return list(item[0])
-    return item[:_MAX_SHOWN] if isinstance(item, str) else "garbage"
+    return _printable(item) if isinstance(item, str) else "garbage"
+
+
+def _printable(text: str) -> str:
+    # The solution chooses this text, by an exception's message or a __repr__, and it is stored and shown.
+    return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text[:_MAX_SHOWN])
 
 
 def _difference(got: list[int] | str, want: list[int]) -> str:

@@ -79,7 +79,6 @@ async def test_number__is_signed_by_its_environment_and_version() -> None:
         (Reward(1.0, success=1), "Reward.success is 1"),  # type: ignore[arg-type]
         (Reward(1.0, detail={"x": math.nan}), "detail is not JSON"),
         (Reward(1.0, detail={"x": object()}), "detail is not JSON"),
-        (Reward(1.0, detail={"x": "a\0"}), "U+0000"),
     ],
 )
 def test_anything_else__refused_naming_grader_and_task(value: Any, part: str) -> None:
@@ -87,6 +86,13 @@ def test_anything_else__refused_naming_grader_and_task(value: Any, part: str) ->
         checked_reward(value, Judge(), "t/1")
     assert str(raised.value).startswith("environment 'judge', task 't/1': reward() gave ")
     assert part in str(raised.value)
+
+
+def test_detail_that_quotes_odd_characters__is_made_storable_and_not_refused() -> None:
+    detail = {"said": "a\0b\ud800", "all": [("x\0",), {"k\0": 1}], "n": 0.5}
+    reward = checked_reward(Reward(0.0, detail=detail), Judge(), "t/1")
+    bad = "\N{REPLACEMENT CHARACTER}"
+    assert reward.detail == {"said": f"a{bad}b{bad * 3}", "all": [[f"x{bad}"], {f"k{bad}": 1}], "n": 0.5}
 
 
 async def test_grader_that_raises__is_an_error_and_never_a_score() -> None:

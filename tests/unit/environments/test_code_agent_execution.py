@@ -51,6 +51,8 @@ async def test_expected_outputs__never_enter_the_sandbox(box: Any) -> None:
         ("def g(x): return '\\ud800'", "got '\\ud800'"),
         ("a = '\ud800'", "UnicodeEncodeError: 'utf-8' codec can't "),
         ("def g(x): return [10**6000]", "got ValueError"),
+        ("class C:\n def __repr__(s): return '\\0\\ud800\\n'\ndef g(x): return C()", "got " + "\N{REPLACEMENT CHARACTER}" * 3),
+        ("raise ValueError('\\0')", "ValueError: \N{REPLACEMENT CHARACTER}"),
         ("def g(x): return [0]*100000", "got [0, 0, 0, 0,"),
     ],
 )
