@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from agentrl.store.contract import EvaluationResult, RunRow, TrajectoryStore
+from agentrl.types import Purpose
 
 
 def print_summary(store: TrajectoryStore, run: RunRow, folder: Path, status: str, seconds: float) -> None:
@@ -18,7 +19,7 @@ def print_summary(store: TrajectoryStore, run: RunRow, folder: Path, status: str
     lags = [row for row in store.query("staleness", run=name).records() if row["step"] is None]
     shares = ", ".join(f"{row['lag']}: {row['share']:.0%}" for row in lags) or "none"
     print(f"  trained trajectories by lag of their oldest token  {shares}  (bound {run.spec.lag_bound})")
-    drops = store.query("dropped_by_reason", run=name).records()
+    drops = [row for row in store.query("dropped_by_reason", run=name).records() if row["purpose"] == Purpose.TRAIN]
     if drops:
         print("  dropped  " + ", ".join(f"{row['reason']} {row['trajectories']}" for row in drops))
     check = store.conservation(run.id)

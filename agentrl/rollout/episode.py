@@ -20,7 +20,7 @@ from agentrl.environment.episode import Episode
 from agentrl.environment.grading import grade, is_gradable
 from agentrl.environment.turn import TurnOutcome, begin, end, take_turn
 from agentrl.errors import EngineError, EnvironmentFault, TokenDrift
-from agentrl.rollout.lazy_sandbox import LazySandbox
+from sandboxes.lazy import LazySandbox
 from agentrl.store.contract import TrajectoryStore
 from agentrl.tokens.chat_format import ChatFormat
 from agentrl.tokens.messages import Message

@@ -69,7 +69,7 @@ class RolloutWorker:
         while True:
             self._changed.clear()
             free = self.concurrency - len(self._running)
-            if free and self.engine.version > 0:
+            if free:
                 request = uuid4()
                 opened = await asyncio.to_thread(
                     self.store.open_episodes,

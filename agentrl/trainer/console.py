@@ -54,7 +54,7 @@ class Console:
         print(
             f"  {step:>4}/{self._steps:<4} {_number(metrics['reward_mean'])}    {_number(metrics['success'])}     {_number(held_out)}"
             f"     {metrics['lag_mean']:.2f}/{metrics['lag_max']}      {queue:>4}  {metrics['hit_rate']:.2f}   {metrics['turns_mean']:.1f}"
-            f"  {metrics['tokens_per_s']:>6.0f}  {_number(metrics.get('kept_fraction', math.nan))} {_number(metrics.get('kl', math.nan), 4)}"
+            f"  {metrics['tokens_per_s']:>6.0f}  {_number(metrics.get('kept_fraction', math.nan))} {_number(metrics.get('kl_k3', math.nan), 4)}"
             f"  {'rollouts' if waits > 0.1 else 'nothing'} {waits:.0%}",
             flush=True,
         )

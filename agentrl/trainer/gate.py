@@ -1,6 +1,6 @@
 """The gate before the first update: the trainer must see what the engine saw.
 
-On the first batch (lag 0) it compares, token by token: what trains with what was sampled, where each turn's reward sits, and the
+On the first batch with trajectories of lag 0 (the same weights on both sides) it compares, token by token: what trains with what was sampled, where each turn's reward sits, and the
 log-prob of every action under the trainer's model with the one that the engine recorded. A wrong prefix, a lost separator, a
 shifted mask, another temperature or other weights all show as a difference here, long before they show as a run that does not
 learn.
@@ -14,6 +14,7 @@ from uuid import UUID
 import torch
 
 from agentrl.errors import TokenDrift
+from agentrl.store.contract import ClaimedItem
 from agentrl.trainer.batch import Batch, BatchTrajectory
 from agentrl.trainer.megatron.microbatch import Row
 from agentrl.trainer.megatron.model import TrainedModel
@@ -23,13 +24,18 @@ TOLERANCE = 1e-4
 """Largest difference of a log-prob between engine and trainer, both in fp32."""
 
 
-def check_first_batch(stored: Sequence[StoredTrajectory], batch: Batch, policy: TrainedModel, version: int) -> float:
-    """Largest log-prob difference over tokens of ``version``. `TokenDrift` names trajectory, turn and token of the first lie."""
-    by_id = {trajectory.id: trajectory for trajectory in stored}
+def check_batch(items: Sequence[ClaimedItem], batch: Batch, policy: TrainedModel) -> float | None:
+    """Largest log-prob difference over the items of lag 0; None when the batch has none, so that nothing could be compared.
+
+    `TokenDrift` names trajectory, turn and token of the first lie.
+    """
+    by_id = {trajectory.id: trajectory for item in items for trajectory in item.trajectories}
+    fresh = {trajectory.id for item in items if item.lag == 0 for trajectory in item.trajectories}
     for trajectory in batch.trajectories:
         _check_tokens(by_id[trajectory.id], trajectory)
         _check_rewards(by_id[trajectory.id], trajectory)
-    return _check_logprobs(batch, policy, version)
+    compared = [trajectory for trajectory in batch.trajectories if trajectory.id in fresh]
+    return _check_logprobs(compared, policy) if compared else None
 
 
 def _check_tokens(stored: StoredTrajectory, trajectory: BatchTrajectory) -> None:
@@ -64,18 +70,17 @@ def _check_rewards(stored: StoredTrajectory, trajectory: BatchTrajectory) -> Non
             raise TokenDrift(f"trajectory {stored.id}, turn {turn}: a reward that the store does not have")
 
 
-def _check_logprobs(batch: Batch, policy: TrainedModel, version: int) -> float:
+def _check_logprobs(trajectories: Sequence[BatchTrajectory], policy: TrainedModel) -> float:
     rows = [
         Row(context.tokens, context.positions, temperature=trajectory.temperature)
-        for trajectory in batch.trajectories
+        for trajectory in trajectories
         for context in trajectory.contexts
     ]
     outputs = iter(policy.forward(rows))
     worst = 0.0
-    for trajectory in batch.trajectories:
+    for trajectory in trajectories:
         current = torch.cat([next(outputs)["logprob"] for _ in trajectory.contexts])
         gap = (current - trajectory.logp_rollout).abs()
-        gap[trajectory.token_version != version] = 0
         worst = max(worst, float(gap.max()))
         if not worst < TOLERANCE:
             raise _difference(trajectory.id, trajectory, current, int(gap.argmax()))

@@ -26,11 +26,11 @@ from agentrl.store.contract import Claim, ClaimedItem, RunRow, StepCommit, Train
 from agentrl.trainer.batch import Batch, build_batch
 from agentrl.trainer.checkpointing import write_checkpoint
 from agentrl.trainer.console import Console
-from agentrl.trainer.gate import check_first_batch
+from agentrl.trainer.gate import check_batch
 from agentrl.trainer.megatron.model import TrainedModel
 from agentrl.trainer.publish import Publisher
 from agentrl.trainer.update import UpdateResult, train_on
-from agentrl.types import DropReason, PolicyVersion
+from agentrl.types import DropReason, PolicyVersion, StoredTrajectory
 
 POLL_S = 0.03
 
@@ -99,10 +99,10 @@ class TrainerLoop:
         algorithm, trainer = self.config.algorithm, self.config.trainer
         batch, consumed, dropped = _sort_items(claim.items, self._max_context)
         if not self._gate_passed:
-            trajectories = [t for item in claim.items for t in item.trajectories]
-            gap = check_first_batch(trajectories, batch, self.policy, self.version.version)
-            self._gate_passed = True
-            self.console.say(f"gate passed: tokens replayed, log-probs equal the engine's (largest difference {gap:.1e})")
+            gap = check_batch(claim.items, batch, self.policy)
+            self._gate_passed = gap is not None
+            if gap is not None:
+                self.console.say(f"gate passed: tokens replayed, log-probs equal the engine's (largest difference {gap:.1e})")
         warming = algorithm.critic is not None and self._step < algorithm.critic.warmup_batches
         leases = [(item.item, item.token) for item in claim.items]
         self.store.renew_leases(self.run.id, self.start.fence, leases, trainer.lease_s)
@@ -218,7 +218,9 @@ def _sort_items(
 ) -> tuple[Batch, list[tuple[UUID, int]], list[tuple[UUID, int, DropReason]]]:
     """The batch of all sound items; an item with an unsound member is dropped whole, for that member's reason."""
     rejected = dict(build_batch([t for item in items for t in item.trajectories], max_context=max_context).rejected)
-    consumed, dropped, sound = [], [], []
+    consumed: list[tuple[UUID, int]] = []
+    dropped: list[tuple[UUID, int, DropReason]] = []
+    sound: list[StoredTrajectory] = []
     for item in items:
         reasons = [rejected[t.id] for t in item.trajectories if t.id in rejected]
         if reasons:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 
 import pytest
@@ -99,3 +100,19 @@ def test_sync__trains_only_tokens_of_its_own_version(learned: str, command_line:
         "trainer.steps=8", "evaluation.episodes=32", "evaluation.every=0",
     )  # fmt: skip
     assert lag_histogram(command_line, "sync") == {0: 8 * 64}
+
+
+@pytest.mark.docker
+def test_docker__runs_the_same_episodes(learned: str, command_line: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
+    url = os.environ.get("AGENTRL_TEST_DOCKER")
+    if url is None:
+        pytest.skip("no private Docker daemon: run scripts/test.sh")
+    monkeypatch.setenv("DOCKER_HOST", url)
+    output = command_line.run(
+        "train", "--env", "code_agent", "--sandbox", "docker", "--name", "docker", "--seed", "11",
+        "trainer.steps=3", "evaluation.episodes=32", "evaluation.every=0", "sandbox.pool_size=4",
+    )  # fmt: skip
+    assert "docker" in re.search(r"sandbox +(.*)", output)[1]
+    assert "conservation OK" in output
+    shown = command_line.run("show", "latest", "--run", "docker")
+    assert "sandbox docker:sha256:" in shown

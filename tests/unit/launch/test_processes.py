@@ -1,0 +1,99 @@
+"""Processes of a run: restarted, given up, stopped."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from agentrl.errors import RunFailed
+from agentrl.launch.processes import EXIT_FENCED, MAX_RESTARTS, Child, RunProcesses
+
+SLEEP = [sys.executable, "-c", "import time; time.sleep(60)"]
+
+
+def ends_with(code: int) -> list[str]:
+    return [sys.executable, "-c", f"import sys; sys.exit({code})"]
+
+
+@pytest.fixture
+def processes(tmp_path: Path):  # noqa: ANN201
+    (tmp_path / "logs").mkdir()
+    made = RunProcesses("r", tmp_path, 1)
+    yield made
+    made.kill()
+    made.wait(10)
+
+
+def start(processes: RunProcesses, **commands: list[str]) -> None:
+    processes.children = [Child(role, command) for role, command in commands.items()]
+    for child in processes.children:
+        processes._spawn(child)
+
+
+def watch_until(processes: RunProcesses, step: int = 0) -> bool:
+    for _ in range(400):
+        if processes.watch(step):
+            return True
+        time.sleep(0.02)
+    raise AssertionError("nothing happened")
+
+
+def test_trainer_done__ends_the_watch(processes: RunProcesses) -> None:
+    start(processes, trainer=ends_with(0), rollout=SLEEP)
+    assert watch_until(processes)
+
+
+def test_restart__a_dead_worker_is_started_again(processes: RunProcesses) -> None:
+    start(processes, trainer=SLEEP, rollout=SLEEP)
+    worker = processes.children[1]
+    assert worker.process is not None
+    first = worker.process.pid
+    worker.process.kill()
+    worker.process.wait()
+    processes.watch(0)
+    assert worker.process.pid != first
+    assert worker.code is None
+
+
+def test_restart__gives_up_without_progress_and_names_the_log(processes: RunProcesses) -> None:
+    start(processes, trainer=ends_with(1), rollout=SLEEP)
+    with pytest.raises(RunFailed, match=r"trainer.jsonl"):
+        watch_until(processes)
+    assert processes.trainer.deaths == MAX_RESTARTS + 1
+
+
+def test_restart__progress_forgives_deaths(processes: RunProcesses) -> None:
+    start(processes, trainer=SLEEP, rollout=SLEEP)
+    processes.children[1].deaths = MAX_RESTARTS
+    processes.watch(1)
+    assert processes.children[1].deaths == 0
+
+
+def test_fenced_stays_out(processes: RunProcesses) -> None:
+    start(processes, trainer=ends_with(EXIT_FENCED), rollout=SLEEP)
+    with pytest.raises(RunFailed, match="took over"):
+        watch_until(processes)
+    assert processes.trainer.deaths == 0
+
+
+def test_bad_environment__is_not_retried(processes: RunProcesses) -> None:
+    start(processes, trainer=SLEEP, rollout=ends_with(3))
+    with pytest.raises(RunFailed, match="code 3"):
+        watch_until(processes)
+
+
+def test_two_signals__the_first_asks_the_second_kills(processes: RunProcesses) -> None:
+    stubborn = [
+        sys.executable,
+        "-c",
+        "import signal, time; signal.signal(15, signal.SIG_IGN); print(flush=True); time.sleep(60)",
+    ]
+    start(processes, trainer=stubborn)
+    time.sleep(1)
+    processes.stop()
+    assert not processes.wait(0.5)
+    processes.kill()
+    assert processes.wait(10)

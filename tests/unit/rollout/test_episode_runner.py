@@ -1,0 +1,198 @@
+"""One episode from prompt to place: what is stored is what the engine saw, and every ending has its own class."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+from uuid import uuid4
+
+import numpy as np
+import pytest
+
+from agentrl.engine.contract import GenerateRequest
+from agentrl.engine.scripted import ScriptedEngine
+from agentrl.environment import Done, Environment, Episode, Message, Reward, Task, tool
+from agentrl.model.tiny_tokenizer import TokenizerPlan, build_tokenizer
+from agentrl.rollout.episode import EpisodeRunner
+from agentrl.store.contract import RunSpec
+from agentrl.store.memory import MemoryStore
+from agentrl.tokens.chat_format import ChatFormat
+from agentrl.types import (
+    EpisodeEnd,
+    Lineage,
+    Outcome,
+    Place,
+    PolicyVersion,
+    Sampling,
+    StoredTrajectory,
+    Termination,
+)
+from sandboxes.contract import Sandbox, SandboxDied, SandboxSpec
+
+
+class Counter(Environment):
+    """Counts; "stop" ends the episode, a right count is a success."""
+
+    max_turns = 3
+    max_turn_tokens = 60
+    max_tokens = 400
+
+    def tasks(self, split: str, seed: int, n: int) -> list[Task]:
+        return [Task(f"count/{i}", {"to": i}, split) for i in range(n)]
+
+    def messages(self, task: Task) -> list[Message]:
+        return [Message("user", f"count to {task.payload['to']}")]
+
+    @tool
+    async def count(self, episode: Episode, number: int) -> str:
+        """Say a number."""
+        episode.state.number = number
+        return f"ok {number}"
+
+    async def respond(self, episode: Episode, text: str) -> str | Done:
+        return Done() if text == "stop" else "say stop"
+
+    async def reward(self, episode: Episode, sandbox: Sandbox) -> Reward:
+        right = getattr(episode.state, "number", None) == episode.task.payload["to"]
+        return Reward(float(right), right)
+
+
+class BrokenBox(Counter):
+    """Needs a sandbox, and every sandbox dies."""
+
+    sandbox = SandboxSpec()
+
+    @tool
+    async def count(self, episode: Episode, number: int) -> str:
+        """Use the sandbox."""
+        await episode.sandbox.exec("true")
+        return "never"
+
+
+class DeadPool:
+    def acquire(self, spec: SandboxSpec, *, timeout: float = 60.0):  # noqa: ANN201
+        raise SandboxDied("container c0ffee died")
+
+    def metrics(self) -> dict[str, float]:
+        return {}
+
+    async def close(self) -> None:
+        return None
+
+
+@pytest.fixture(scope="module")
+def chat(tmp_path_factory: pytest.TempPathFactory) -> ChatFormat:
+    folder: Path = tmp_path_factory.mktemp("tokenizer")
+    build_tokenizer(["count to 3", '{"name": "count", "arguments": {"number": 3}}', "stop"] * 20, TokenizerPlan(), folder)
+    return ChatFormat(folder)
+
+
+def call(number: object) -> str:
+    return f'<tool_call>{{"name": "count", "arguments": {{"number": {number}}}}}</tool_call>'
+
+
+class Case:
+    """A store with one run, and an engine that says ``turns`` one after the other."""
+
+    def __init__(self, chat: ChatFormat, turns: Sequence[str], environment: Environment | None = None) -> None:
+        self.environment = environment or Counter()
+        self.store = MemoryStore()
+        spec = RunSpec("r", "counter", {}, "h", 0, lag_bound=1, batch_min=1, batch_max=1)
+        self.run = self.store.create_run(spec, {"train": self.environment.tasks("train", 0, 4)})
+        start = self.store.start_trainer(self.run.id, owner="t", lease_s=60, checkpoint=None)
+        self.version = self.store.stage_version(self.run.id, start.fence, parent=None, updates=0, uri="u", checksum="c")
+        self.store.publish_version(self.run.id, start.fence, self.version.version)
+        self.requests: list[GenerateRequest] = []
+        self.chat = chat
+        answers = iter(turns)
+
+        def script(request: GenerateRequest) -> list[int]:
+            self.requests.append(request)
+            return chat.encode_action(next(answers))
+
+        self.engine = ScriptedEngine(script, max_context=400)
+        self.lineage = Lineage("m", "t", "c", "scripted", "1", "float32", Sampling())
+
+    async def play(self) -> tuple[EpisodeEnd, StoredTrajectory, Place]:
+        await self.engine.load(PolicyVersion(self.version.version, None, 0, "u", "c", "published"))
+        opened = self.store.open_episodes(
+            self.run.id, worker="w", request=uuid4(), n=1, engine_version=self.version.version, lineage=self.lineage
+        ).episodes[0]
+        runner = EpisodeRunner(self.environment, self.store, self.engine, self.chat, DeadPool(), Sampling())
+        ending = await runner.run(opened)
+        stored = self.store.trajectory(opened.trajectory)
+        assert stored is not None
+        (place,) = [place for place, n in self.store.counts(self.run.id).items() if n]
+        return ending, stored, place
+
+
+async def test_token_truth__stored_ids_are_the_ids_of_the_requests(chat: ChatFormat) -> None:
+    case = Case(chat, [call(5), call(0), "stop"])
+    _, stored, place = await case.play()
+    assert place is Place.READY
+    seen: list[int] = []
+    for segment, request in zip(stored.segments, case.requests, strict=True):
+        seen += segment.observation.tolist()
+        assert list(request.token_ids) == seen
+        seen += segment.action.tolist()
+        assert len(segment.logprobs) == len(segment.versions) == segment.n_act
+    assert chat.decode(seen).count("<tool_response>") == 2
+    assert np.all(np.concatenate([s.versions for s in stored.segments]) == case.version.version)
+
+
+async def test_outcome_classes__a_natural_end_is_graded(chat: ChatFormat) -> None:
+    ending, stored, _ = await Case(chat, [call(0), "stop"]).play()
+    assert (ending.termination, ending.outcome) == (Termination.TERMINATED, Outcome.GRADED)
+    assert stored.reward is not None
+    assert stored.reward.success is True
+
+
+async def test_outcome_classes__a_spent_budget_is_a_truncation_without_reward(chat: ChatFormat) -> None:
+    ending, stored, place = await Case(chat, [call(1), call(2), call(3)]).play()
+    assert (ending.termination, ending.outcome) == (Termination.TRUNCATED_TURNS, Outcome.POLICY_ENDED)
+    assert stored.reward is None
+    assert stored.segments[-1].n_act == 0, "the state after the last turn is kept for the bootstrap"
+    assert place is Place.READY
+
+
+async def test_outcome_classes__a_parse_error_is_an_observation(chat: ChatFormat) -> None:
+    ending, stored, _ = await Case(chat, ["<tool_call>{nonsense</tool_call>", call('"x"'), "stop"]).play()
+    assert ending.termination is Termination.TERMINATED
+    assert "error" in stored.segments[1].observation_text
+    assert "error" in stored.segments[2].observation_text
+
+
+async def test_outcome_classes__a_dead_sandbox_is_infrastructure_and_never_a_reward(chat: ChatFormat) -> None:
+    ending, stored, place = await Case(chat, [call(1)], BrokenBox()).play()
+    assert (ending.termination, ending.outcome) == (Termination.FAILED, Outcome.INFRASTRUCTURE)
+    assert "c0ffee" in (ending.error or "")
+    assert stored.reward is None
+    assert place is Place.DROPPED
+
+
+async def test_truncated_call__is_never_executed(chat: ChatFormat) -> None:
+    environment = Counter()
+    environment.max_turn_tokens = 5
+    ending, stored, _ = await Case(chat, [call(1)], environment).play()
+    assert ending.termination is Termination.TRUNCATED_TURN_TOKENS
+    assert stored.segments[0].n_act == 5
+    assert stored.segments[0].tool_calls == ()
+
+
+async def test_token_budget__ends_with_its_own_value(chat: ChatFormat) -> None:
+    _, whole, _ = await Case(chat, [call(0), "stop"]).play()
+    for limit, termination in ((whole.n_tokens, Termination.TERMINATED), (whole.n_tokens - 1, Termination.TRUNCATED_TOKENS)):
+        environment = Counter()
+        environment.max_tokens = limit
+        ending, stored, _ = await Case(chat, [call(0), "stop"], environment).play()
+        assert ending.termination is termination
+        assert stored.n_tokens <= limit
+
+
+async def test_seeds__differ_between_turns_and_repeat_with_the_episode(chat: ChatFormat) -> None:
+    first, second = Case(chat, [call(0), "stop"]), Case(chat, [call(0), "stop"])
+    await asyncio.gather(first.play(), second.play())
+    seeds = [request.seed for request in first.requests]
+    assert len(set(seeds)) == 2
+    assert seeds == [request.seed for request in second.requests]
