@@ -137,9 +137,9 @@ async def test_grading__is_the_same_over_repeats_and_new_sandboxes(pool: Any) ->
 
 
 async def test_teacher__succeeds_about_a_third_of_the_time(pool: Any) -> None:
-    demonstrations = await collect(ENV, 1, 100, pool, concurrency=2)
+    demonstrations = await collect(ENV, 1, 60, pool, concurrency=2)
     success = sum(earned(demonstration)[1] is True for demonstration in demonstrations) / len(demonstrations)
-    assert 0.2 < success < 0.48  # 1/3 within three standard errors
+    assert 0.15 < success < 0.52  # 1/3 within three standard errors
     seen = Counter(text.split()[0] for demonstration in demonstrations for text in observations(demonstration))
     assert seen["FAIL"] > seen["passed"] > seen["error:"] > 0
 
