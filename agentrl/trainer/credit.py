@@ -30,7 +30,7 @@ from agentrl.types import Outcome
 @dataclass(frozen=True, slots=True)
 class Values:
     """The critic's reading of one trajectory: ``at_actions`` float32 [n], V of the state before each action token; ``final``: V
-    after everything, read only where credit bootstraps (else 0)."""
+    after everything, used only where credit bootstraps."""
 
     at_actions: Tensor
     final: float
@@ -70,9 +70,10 @@ def assign_credit(batch: Batch, values: Sequence[Values] | None, settings: Algor
     if values is None:
         return Credit(_group_advantages(batch, kept, settings), policy_weights, None, None)
     advantages, returns, value_masks = [], [], []
+    estimate = _turn_credit if settings.advantage == "turn_gae" else _token_credit
     for trajectory, read, keep in zip(batch.trajectories, values, kept, strict=True):
-        estimate = _turn_credit if settings.advantage == "turn_gae" else _token_credit
-        advantage, target, value_mask = estimate(trajectory, read, settings)
+        final = read.final if bootstraps(trajectory, settings) else 0.0
+        advantage, target, value_mask = estimate(trajectory, Values(read.at_actions, final), settings)
         advantages.append(advantage)
         returns.append(target)
         value_masks.append(value_mask & keep)

@@ -58,6 +58,8 @@ def train_on(
 
     All log-probs and metrics are those before the policy step. Raises `NonFiniteUpdate`.
     """
+    if not batch.trajectories:
+        return UpdateResult(policy_updated=False, metrics={}, denominators={"policy": 0.0}, trained=[])
     metrics: dict[str, float] = {}
     values = None if critic is None else _train_critic(batch, critic, settings, metrics)
     credit = assign_credit(batch, values, settings)

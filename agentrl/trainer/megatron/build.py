@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -68,7 +69,9 @@ def build_module(hf: Mapping[str, Any], role: Role, *, freeze_attention: bool = 
     """
     initialize_parallel()
     device = training_device()
-    with megatron_device():
+    with warnings.catch_warnings(), megatron_device():
+        # Announcements of missing kernels and of megatron's own deprecated defaults.
+        warnings.simplefilter("ignore")
         config = transformer_config(hf, on_gpu=device.type == "cuda")
         module = GPTModel(
             config,

@@ -23,7 +23,7 @@ from megatron.core.optimizer.clip_grads import clip_grad_by_total_norm_fp32
 from megatron.core.pipeline_parallel import get_forward_backward_func
 from torch import Tensor
 
-from agentrl.errors import RunFailed
+from agentrl.errors import RunFailed, UsageError
 from agentrl.trainer.megatron.build import Role, build_module
 from agentrl.trainer.megatron.cpu import megatron_device, training_device
 from agentrl.trainer.megatron.mapping import export_weights, load_weights
@@ -151,7 +151,12 @@ class TrainedModel:
             self._optimizer.reload_model_params()
 
     def state_dict(self) -> dict[str, Any]:
-        """Weights and optimizer state as plain torch objects, for one checkpoint file; not a copy."""
+        """Weights and optimizer state as plain torch objects, for one checkpoint file; not a copy.
+
+        Raises `UsageError` for a distributed optimizer: each rank holds a shard of its state, which one file can't carry.
+        """
+        if self._optimizer.config.use_distributed_optimizer:
+            raise UsageError("a distributed optimizer can't be saved to one file: switch optimizer sharding off")
         with megatron_device():
             return {"module": dict(self.module.named_parameters()), "optimizer": self._optimizer.state_dict()}
 
