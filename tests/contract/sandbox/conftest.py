@@ -1,0 +1,72 @@
+"""Each provider once a session, one shared sandbox of each, and a check after every test that nothing of it is left."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from sandboxes.bubblewrap import Bubblewrap
+from sandboxes.contract import Provider, Sandbox
+from sandboxes.docker import Docker
+from sandboxes.self_check import CHECK_SPEC
+
+
+def docker_url() -> str:
+    """The daemon to test against; skips where there is none."""
+    url = os.environ.get("AGENTRL_TEST_DOCKER") or os.environ.get("DOCKER_HOST") or "unix:///var/run/docker.sock"
+    if url.startswith("unix://") and not Path(url.removeprefix("unix://")).is_socket():
+        pytest.skip(f"no Docker daemon at {url}; start one with scripts/start-docker.sh")
+    return url
+
+
+@pytest_asyncio.fixture(
+    loop_scope="session", scope="session", params=["bubblewrap", pytest.param("docker", marks=pytest.mark.docker)]
+)
+async def provider(request: pytest.FixtureRequest) -> Provider:
+    if request.param == "docker":
+        return await Docker.connect(url=docker_url())
+    return Bubblewrap()
+
+
+class Shared:
+    """The sandbox that the tests of one provider use in turn."""
+
+    def __init__(self, provider: Provider) -> None:
+        self.provider = provider
+        self.sandbox: Sandbox | None = None
+
+    async def get(self) -> Sandbox:
+        if self.sandbox is None:
+            self.sandbox = await self.provider.create(CHECK_SPEC)
+        return self.sandbox
+
+    async def drop(self) -> None:
+        if self.sandbox is not None:
+            await self.provider.destroy(self.sandbox)
+            self.sandbox = None
+
+
+@pytest_asyncio.fixture(loop_scope="session", scope="session")
+async def shared(provider: Provider) -> AsyncIterator[Shared]:
+    shared = Shared(provider)
+    yield shared
+    await shared.drop()
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def sandbox(shared: Shared) -> AsyncIterator[Sandbox]:
+    """A clean sandbox; after the test the next command must work and the next reset must be certain."""
+    used = await shared.get()
+    try:
+        yield used
+        victim = await used.run_python("import json, os\nprint(json.dumps([6 * 7, len(os.listdir('/proc/self/fd'))]))")
+        assert victim.stdout == b"[42, 4]\n", victim
+        doubts = await used.reset()
+        assert doubts == []
+    except BaseException:
+        await shared.drop()
+        raise
