@@ -17,6 +17,7 @@ from types import FrameType
 
 from agentrl.config.run import RunConfig
 from agentrl.config.stored import from_row, to_row
+from agentrl.environment.base import checked_tasks
 from agentrl.environment.registry import load
 from agentrl.errors import UsageError
 from agentrl.launch.plan import Plan
@@ -45,9 +46,11 @@ def create_run(plan: Plan, store: TrajectoryStore) -> RunRow:
     """Write the run's row, its tasks and its folder."""
     config = plan.config
     environment = load(config.environment)
+    split = config.evaluation.split
+    n_evaluated = max(config.evaluation.episodes, config.evaluation.episodes_during)
     tasks: dict[str, list[Task]] = {
-        "train": list(environment.tasks("train", config.seed, TASKS_PER_EPOCH)),
-        config.evaluation.split: list(environment.tasks(config.evaluation.split, config.seed, config.evaluation.episodes)),
+        "train": checked_tasks(environment, "train", config.seed, TASKS_PER_EPOCH),
+        split: checked_tasks(environment, split, config.seed, n_evaluated),
     }
     spec = RunSpec(
         name=plan.name,

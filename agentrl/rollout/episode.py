@@ -20,13 +20,13 @@ from agentrl.environment.episode import Episode
 from agentrl.environment.grading import grade, is_gradable
 from agentrl.environment.turn import TurnOutcome, begin, end, take_turn
 from agentrl.errors import EngineError, EnvironmentFault, TokenDrift
-from sandboxes.lazy import LazySandbox
 from agentrl.store.contract import TrajectoryStore
 from agentrl.tokens.chat_format import ChatFormat
 from agentrl.tokens.messages import Message
 from agentrl.tokens.transcript import Transcript
 from agentrl.types import EpisodeEnd, FinishReason, Opened, Outcome, Reward, Sampling, Segment, Termination, Timings
 from sandboxes.contract import SandboxError, SandboxPool
+from sandboxes.lazy import LazySandbox
 
 _INFRASTRUCTURE = (SandboxError, EngineError, EnvironmentFault, TokenDrift)
 

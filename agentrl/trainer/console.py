@@ -11,6 +11,24 @@ from agentrl.store.contract import Claim, EvaluationResult
 from agentrl.types import Place
 
 HEARTBEAT_S = 10.0
+WAITS = 0.1
+"""Share of a step's wall time from which waiting is worth a word."""
+COLUMNS = (
+    ("step", 8),
+    ("reward", 6),
+    ("success", 7),
+    ("held-out", 8),
+    ("lag mean/max", 12),
+    ("queue", 5),
+    ("hit", 4),
+    ("turns", 5),
+    ("tok/s", 6),
+    ("kept", 5),
+    ("KL", 6),
+    ("EV", 5),
+    ("waits for", 12),
+)
+"""Of the step line, with their widths. Quality is of the step's trajectories; ``hit`` counts since the start."""
 
 
 class Console:
@@ -45,20 +63,28 @@ class Console:
         self._scores = list(scores)
         if self._header_due:
             self._header_due = False
-            print(
-                "  step      reward  success  held-out  lag mean/max  queue  hit  turns   tok/s   kept      KL  waits for",
-                flush=True,
-            )
-        held_out = _success(self._scores[-1]) if self._scores else math.nan
-        waits = metrics["wait_s"] / metrics["wall_s"] if metrics["wall_s"] else 0.0
-        print(
-            f"  {step:>4}/{self._steps:<4} {_number(metrics['reward_mean'])}    {_number(metrics['success'])}     {_number(held_out)}"
-            f"     {metrics['lag_mean']:.2f}/{metrics['lag_max']}      {queue:>4}  {metrics['hit_rate']:.2f}   {metrics['turns_mean']:.1f}"
-            f"  {metrics['tokens_per_s']:>6.0f}  {_number(metrics.get('kept_fraction', math.nan))} {_number(metrics.get('kl_k3', math.nan), 4)}"
-            f"  {'rollouts' if waits > 0.1 else 'nothing'} {waits:.0%}",
-            flush=True,
-        )
+            print("  " + "  ".join(f"{title:>{width}}" for title, width in COLUMNS), flush=True)
+        cells = self._cells(step, metrics, queue)
+        print("  " + "  ".join(f"{cell:>{width}}" for cell, (_, width) in zip(cells, COLUMNS, strict=True)), flush=True)
         self._last_line = time.monotonic()
+
+    def _cells(self, step: int, metrics: Mapping[str, Any], queue: int) -> list[str]:
+        waits = metrics["wait_s"] / metrics["wall_s"] if metrics["wall_s"] else 0.0
+        return [
+            f"{step}/{self._steps}",
+            _number(metrics["reward_mean"]),
+            _number(metrics["success"]),
+            _number(_success(self._scores[-1]) if self._scores else math.nan),
+            f"{metrics['lag_mean']:.2f}/{metrics['lag_max']}",
+            str(queue),
+            f"{metrics['hit_rate']:.2f}",
+            f"{metrics['turns_mean']:.1f}",
+            f"{metrics['tokens_per_s']:.0f}",
+            _number(metrics.get("kept_fraction", math.nan)),
+            _number(metrics.get("kl_k3", math.nan), 4),
+            _number(metrics.get("explained_variance", math.nan), 2),
+            f"rollouts {waits:.0%}" if waits > WAITS else "nothing",
+        ]
 
     def score(self, result: EvaluationResult) -> None:
         share = _success(result)
@@ -75,4 +101,4 @@ def _success(result: EvaluationResult) -> float:
 
 
 def _number(value: float, digits: int = 3) -> str:
-    return f"{value:.{digits}f}" if math.isfinite(value) else f"{value!s:>{digits + 2}}"
+    return f"{value:.{digits}f}" if math.isfinite(value) else str(value)

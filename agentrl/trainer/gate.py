@@ -1,9 +1,9 @@
 """The gate before the first update: the trainer must see what the engine saw.
 
-On the first batch with trajectories of lag 0 (the same weights on both sides) it compares, token by token: what trains with what was sampled, where each turn's reward sits, and the
-log-prob of every action under the trainer's model with the one that the engine recorded. A wrong prefix, a lost separator, a
-shifted mask, another temperature or other weights all show as a difference here, long before they show as a run that does not
-learn.
+On the first batch with trajectories of lag 0 (the same weights on both sides) it compares, token by token: what trains with
+what was sampled, where each turn's reward sits, and the log-prob of every action under the trainer's model with the recorded
+one. A wrong prefix, a lost separator, a shifted mask, another temperature or other weights all show as a difference here, long
+before they show as a run that does not learn.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def _difference(identity: UUID, trajectory: BatchTrajectory, current: torch.Tens
     tokens = torch.cat([context.tokens[context.positions] for context in trajectory.contexts])
     return TokenDrift(
         f"trajectory {identity}, turn {int(trajectory.turn_id[place])}, action token {place} (id {int(tokens[place])}): "
-        f"the engine recorded log-prob {float(trajectory.logp_rollout[place]):.6f}, the trainer computes {float(current[place]):.6f} "
-        f"with the same weights; they may differ by {TOLERANCE:g}. The prompt, the template, the temperature or the weights are not "
-        "the same on both sides: nothing was updated."
+        f"the engine recorded log-prob {float(trajectory.logp_rollout[place]):.6f}, the trainer computes "
+        f"{float(current[place]):.6f} with the same weights; they may differ by {TOLERANCE:g}. The prompt, the template, the "
+        "temperature or the weights are not the same on both sides: nothing was updated."
     )

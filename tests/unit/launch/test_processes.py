@@ -19,7 +19,7 @@ def ends_with(code: int) -> list[str]:
 
 
 @pytest.fixture
-def processes(tmp_path: Path):  # noqa: ANN201
+def processes(tmp_path: Path):
     (tmp_path / "logs").mkdir()
     made = RunProcesses("r", tmp_path, 1)
     yield made

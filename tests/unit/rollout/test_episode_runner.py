@@ -71,7 +71,7 @@ class BrokenBox(Counter):
 
 
 class DeadPool:
-    def acquire(self, spec: SandboxSpec, *, timeout: float = 60.0):  # noqa: ANN201
+    def acquire(self, spec: SandboxSpec, *, timeout: float = 60.0):
         raise SandboxDied("container c0ffee died")
 
     def metrics(self) -> dict[str, float]:
