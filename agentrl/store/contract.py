@@ -36,6 +36,9 @@ from agentrl.types import (
     Task,
 )
 
+TRAINING_PLACES: tuple[Place, ...] = tuple(p for p in Place if p is not Place.EVALUATED)
+"""The seven places of which a training trajectory is always in exactly one."""
+
 
 @dataclass(frozen=True, slots=True)
 class RunSpec:

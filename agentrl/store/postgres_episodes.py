@@ -15,7 +15,7 @@ _WRITE = f"select agentrl.write_segment_v1({', '.join(['%s'] * 24)})"
 _COMPLETE = f"select agentrl.complete_v1({', '.join(['%s'] * 13)})"
 _OPENED = (
     "select trajectory, fence, task_id, payload, split, task_index, seed, start_version, purpose, grp, seat, attempt"
-    " from agentrl.opened_v1(%s::uuid[])"
+    " from agentrl.opened_v1(%s, %s, %s::uuid[])"
 )
 
 
@@ -25,23 +25,23 @@ class PostgresEpisodes(PostgresConnection):
     def open_episodes(
         self, run: int, *, worker: str, request: UUID, n: int, engine_version: int, lineage: Lineage
     ) -> OpenResult:
-        refusal, ids = self.row(
-            "select refusal, opened from agentrl.open_v1(%s, %s, %s, %s, %s, %s)",
+        refusal, start_version, ids = self.row(
+            "select refusal, start_version, opened from agentrl.open_v1(%s, %s, %s, %s, %s, %s)",
             (run, worker, request, n, engine_version, lineage_json(lineage)),
         )
-        return self._opened(refusal, ids)
+        return self._opened(refusal, run, start_version, ids)
 
     def open_evaluation_episodes(self, evaluation: int, *, worker: str, request: UUID, n: int, lineage: Lineage) -> OpenResult:
-        refusal, ids = self.row(
-            "select refusal, opened from agentrl.open_evaluation_v1(%s, %s, %s, %s, %s)",
+        refusal, run, start_version, ids = self.row(
+            "select refusal, run, start_version, opened from agentrl.open_evaluation_v1(%s, %s, %s, %s, %s)",
             (evaluation, worker, request, n, lineage_json(lineage)),
         )
-        return self._opened(refusal, ids)
+        return self._opened(refusal, run, start_version, ids)
 
-    def _opened(self, refusal: str | None, ids: list[UUID]) -> OpenResult:
+    def _opened(self, refusal: str | None, run: int, start_version: int | None, ids: list[UUID]) -> OpenResult:
         if not ids:
             return OpenResult([], refusal)
-        return OpenResult([_read_opened(*row) for row in self.rows(_OPENED, (ids,))])
+        return OpenResult([_read_opened(*row) for row in self.rows(_OPENED, (run, start_version, ids))])
 
     def write_segment(self, episode: Opened, segment: Segment) -> bool:
         stored: bool = self.row(_WRITE, (episode.trajectory, episode.fence, *segment_parameters(segment)))[0]

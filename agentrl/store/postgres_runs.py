@@ -10,11 +10,10 @@ import psycopg
 
 from agentrl.errors import UnknownVersion, UsageError
 from agentrl.store.codec import strict_json
-from agentrl.store.contract import Conservation, Evaluation, EvaluationResult, RunRow, RunSpec
+from agentrl.store.contract import TRAINING_PLACES, Conservation, Evaluation, EvaluationResult, RunRow, RunSpec
 from agentrl.store.postgres_connection import PostgresConnection
 from agentrl.types import Place, PolicyVersion, Task
 
-TRAINING_PLACES = (Place.LIVE, Place.GRADE_JOB, Place.GRADED, Place.READY, Place.LEASE, Place.CONSUMED, Place.DROPPED)
 _RUN = """
   select r.id, r.name, r.environment, r.config, r.config_hash, r.seed, r.lag_bound, r.batch_min, r.batch_max, r.group_size,
          r.target_steps, r.max_running, r.max_attempts, r.max_lease_attempts, extract(epoch from r.lease)::float8,
@@ -49,7 +48,7 @@ class PostgresRuns(PostgresConnection):
                 found = connection.execute(
                     "insert into agentrl.run (name, environment, config, config_hash, seed, lag_bound, batch_min, batch_max,"
                     " group_size, target_steps, max_running, max_attempts, max_lease_attempts, lease, max_age)"
-                    " values (%s, %s, %s::jsonb, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s) returning id",
+                    " values (%s, %s, %s::json, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s) returning id",
                     (
                         spec.name, spec.environment, config, spec.config_hash, spec.seed, spec.lag_bound, spec.batch_min,
                         spec.batch_max, spec.group_size, spec.target_steps, spec.max_running, spec.max_attempts,
@@ -67,7 +66,7 @@ class PostgresRuns(PostgresConnection):
                 )
                 columns: list[list[Any]] = [list(c) for c in zip(*rows, strict=True)] if rows else [[], [], [], []]
                 connection.execute(
-                    "insert into agentrl.task (run, split, idx, task_id, payload) select %s, s, i, t, p::jsonb"
+                    "insert into agentrl.task (run, split, idx, task_id, payload) select %s, s, i, t, p::json"
                     " from unnest(%s::text[], %s::bigint[], %s::text[], %s::text[]) x (s, i, t, p)",
                     (run, *columns),
                 )
@@ -102,11 +101,10 @@ class PostgresRuns(PostgresConnection):
         return self.conservation(run).places
 
     def conservation(self, run: int) -> Conservation:
+        self._run(run)
         places = ", ".join(p.value for p in TRAINING_PLACES)
-        found = self.rows(f"select created, evaluated, eval_open, {places} from agentrl.conservation where run = %s", (run,))
-        if not found:
-            raise UsageError(f"there is no run with id {run}")
-        created, evaluated, eval_open, *counts = found[0]
+        statement = f"select created, evaluated, eval_open, {places} from agentrl.conservation_v1(%s)"
+        created, evaluated, eval_open, *counts = self.row(statement, (run,))
         return Conservation(created, dict(zip(TRAINING_PLACES, counts, strict=True)), evaluated, eval_open)
 
     def newest_version(self, run: int) -> PolicyVersion | None:

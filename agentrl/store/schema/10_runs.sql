@@ -1,4 +1,5 @@
 -- Runs, their tasks, weights and checkpoints. Integers are bigint throughout: one width on the wire and in every comparison.
+-- json is for what programs read back verbatim (key order, 1e16), jsonb for what people query.
 
 -- The version of this schema; the library refuses any other.
 create table agentrl.schema_version (
@@ -14,7 +15,7 @@ create table agentrl.run (
   id bigint generated always as identity primary key,       -- Key of the run in every other table.
   name text not null unique,                                -- Name the user chose.
   environment text not null,                                -- Environment that the tasks belong to.
-  config jsonb not null,                                    -- Resolved configuration as the run was started.
+  config json not null,                                     -- Resolved configuration as the run was started.
   config_hash text not null,                                -- Hash of the resolved configuration.
   seed bigint not null,                                     -- Seed from which the episode seeds derive.
   lag_bound bigint check (lag_bound >= 0),                  -- Largest lag in policy updates of a trained token; NULL means unbounded.
@@ -50,7 +51,7 @@ create table agentrl.task (
   split text not null,                                      -- Split of the data set.
   idx bigint not null,                                      -- Position in the split, from 0.
   task_id text not null,                                    -- The environment's own id of the task.
-  payload jsonb not null,                                   -- What the environment needs to set the task up.
+  payload json not null,                                    -- What the environment needs to set the task up.
   primary key (run, split, idx)
 );
 

@@ -66,8 +66,8 @@ create table agentrl.segment (
   observation_text text not null,                           -- Observation as text; what text can't hold is replaced.
   action_text text not null,                                -- Action as text; what text can't hold is replaced.
   action_raw bytea,                                         -- Raw bytes of the action as the engine gave them.
-  tool_calls jsonb not null,                                -- Parsed calls; what jsonb can't hold is replaced.
-  tool_results jsonb not null,                              -- Results of the calls; what jsonb can't hold is replaced.
+  tool_calls json not null,                                 -- Parsed calls; what jsonb can't hold is replaced.
+  tool_results json not null,                               -- Results of the calls; what jsonb can't hold is replaced.
   tool_raw bytea[],                                         -- Raw output per result; NULL when no result has any.
   exact bytea,                                              -- JSON of texts, calls and results as delivered; NULL when nothing was replaced.
   reward double precision,                                  -- Reward of the turn itself.
@@ -108,7 +108,7 @@ create table agentrl.reward (
   grader_version text not null,                             -- Version of the grader.
   value double precision not null check (value > '-infinity' and value < 'infinity'), -- The reward; always finite.
   success boolean,                                          -- The environment's own yes or no.
-  detail jsonb not null,                                    -- What the grader adds.
+  detail json not null,                                     -- What the grader adds.
   duration_s double precision not null,                     -- Seconds of grading.
   at timestamptz not null default clock_timestamp()         -- When the verdict was given.
 );
@@ -138,12 +138,12 @@ begin
   end loop;
 end $$;
 
--- Makes sure that a version has its partitions, and the next bucket too; only the former may fail the caller.
+-- Makes sure that a version has its partitions, and those that come soon; only the former may fail the caller.
 create function agentrl.ensure_partitions_v1(run_ bigint, version_ bigint) returns void language plpgsql as $$
 begin
   perform agentrl.add_partitions_v1(run_, version_ / 64);
   begin
-    perform agentrl.add_partitions_v1(run_, version_ / 64 + 1);
+    perform agentrl.add_partitions_v1(run_, (version_ + 16) / 64);
   exception when lock_not_available then
     raise notice 'partitions of run % after version % wait for a lock; the next version tries again', run_, version_;
   end;

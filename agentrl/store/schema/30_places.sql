@@ -167,6 +167,7 @@ create table agentrl.open_request (
   request uuid primary key,                                 -- The worker's own id of the request.
   run bigint not null,                                      -- The run.
   worker text not null,                                     -- Process that asked.
+  start_version bigint not null,                            -- Partition key of the episodes.
   trajectories uuid[] not null,                             -- Episodes it was given.
   at timestamptz not null default clock_timestamp()         -- When it was served.
 );

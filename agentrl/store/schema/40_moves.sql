@@ -6,10 +6,15 @@ begin
   raise exception using errcode = code, message = msg, detail = coalesce(next_seg::text, '');
 end $$;
 
+-- When the server started; leases of before are counted from there.
+create function agentrl.server_started_v1() returns timestamptz language sql stable as $$
+  select pg_postmaster_start_time()
+$$;
+
 -- Whether a lease has lapsed. A server that was down must not reap living workers: every lease lasts at least until one lease
 -- after the server's start.
 create function agentrl.lapsed_v1(until timestamptz, lease interval) returns boolean language sql stable as $$
-  select greatest(until, pg_postmaster_start_time() + lease) < now()
+  select greatest(until, agentrl.server_started_v1() + lease) < now()
 $$;
 
 -- Locks the run row for the length of the transaction so that no trainer can start meanwhile.
@@ -131,7 +136,7 @@ begin
   select array_agg(t.id order by t.seat), array_agg(t.start_version order by t.seat) into ids, starts
   from agentrl.graded d
   join agentrl.trajectory t on t.run = d.run and t.start_version = d.start_version and t.id = d.trajectory
-  where d.grp = grp_;
+  where d.run = run_ and d.grp = grp_;
   if cardinality(ids) = g.size then
     delete from agentrl.graded where grp = grp_;
     update agentrl.grp set state = 'complete' where id = grp_;

@@ -12,7 +12,7 @@ begin
     join agentrl.trajectory t on t.run = l.run and t.start_version = l.start_version and t.id = l.trajectory
     where l.run = r.id
       and (agentrl.lapsed_v1(l.lease_until, l.lease) or (l.purpose = 'train' and t.started_at + r.max_age < now()))
-    order by l.grp, l.trajectory
+    order by l.fence
   loop
     if c.grp is not null then
       perform 1 from agentrl.grp where id = c.grp for update;

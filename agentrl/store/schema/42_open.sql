@@ -113,8 +113,9 @@ begin
   by_target := (r.target_steps - h.step) * r.batch_max - outstanding;
 end $$;
 
--- The episodes of an earlier request, or NULL.
-create function agentrl.earlier_request_v1(request_ uuid, run_ bigint, worker_ text) returns uuid[] language plpgsql as $$
+-- The same request made earlier, or NULL.
+create function agentrl.earlier_request_v1(request_ uuid, run_ bigint, worker_ text) returns agentrl.open_request
+language plpgsql as $$
 declare
   q agentrl.open_request;
 begin
@@ -122,54 +123,56 @@ begin
   if found and (q.worker, q.run) is distinct from (worker_, run_) then
     perform agentrl.fail_v1('AR009', format('request %s was made by worker %s of run %s before', request_, q.worker, q.run));
   end if;
-  return q.trajectories;
+  return q;
 end $$;
 
 -- Opens up to n training episodes within capacity, or says why none: retries, missing seats of open groups, new tasks.
 create function agentrl.open_v1(
   run_ bigint, worker_ text, request_ uuid, n_ bigint, engine_version_ bigint, lineage_ text,
-  out refusal text, out opened uuid[]) language plpgsql as $$
+  out refusal text, out start_version bigint, out opened uuid[]) language plpgsql as $$
 declare
   r agentrl.run := agentrl.hold_run_v1(run_);
   lineage constant jsonb := lineage_::jsonb;
-  start_version_ bigint;
+  earlier agentrl.open_request;
   room record;
   left_ bigint;
   g uuid;
 begin
   perform pg_advisory_xact_lock(hashtext('agentrl.admission'), run_::int);
-  opened := agentrl.earlier_request_v1(request_, run_, worker_);
-  if opened is not null then
+  earlier := agentrl.earlier_request_v1(request_, run_, worker_);
+  start_version := earlier.start_version;
+  opened := coalesce(earlier.trajectories, '{}');
+  if earlier.request is not null then
     return;
   end if;
-  opened := '{}';
   perform agentrl.reap_v1(r);
   if r.status <> 'running' then
     refusal := 'run_not_running';
     return;
   end if;
-  select max(version) into start_version_ from agentrl.policy_version where run = run_ and status = 'published';
-  if start_version_ is null then
+  select max(version) into start_version from agentrl.policy_version where run = run_ and status = 'published';
+  if start_version is null then
     refusal := 'no_version';
     return;
   end if;
   select * into room from agentrl.room_v1(r, engine_version_);
   left_ := least(n_, room.by_lag, room.by_target);
-  opened := agentrl.serve_retries_v1(r, null, greatest(left_, 0), start_version_, worker_, lineage);
+  opened := agentrl.serve_retries_v1(r, null, greatest(left_, 0), start_version, worker_, lineage);
   for g in select id from agentrl.grp where run = run_ and state = 'open' and next_seat < size order by created_at, id loop
     exit when cardinality(opened) >= left_;
-    opened := opened || agentrl.serve_seats_v1(r, g, left_ - cardinality(opened), start_version_, worker_, lineage);
+    opened := opened || agentrl.serve_seats_v1(r, g, left_ - cardinality(opened), start_version, worker_, lineage);
   end loop;
   if exists (select 1 from agentrl.task_cursor where run = run_ and split = 'train' and n > 0) then
     while cardinality(opened) < left_
       and (r.group_size = 1 or least(room.by_lag, room.by_target) - cardinality(opened) >= r.group_size) loop
-      opened := opened || agentrl.serve_task_v1(r, left_ - cardinality(opened), start_version_, worker_, lineage);
+      opened := opened || agentrl.serve_task_v1(r, left_ - cardinality(opened), start_version, worker_, lineage);
     end loop;
   elsif opened = '{}' then
     refusal := 'no_tasks';
   end if;
   if opened <> '{}' then
-    insert into agentrl.open_request (request, run, worker, trajectories) values (request_, run_, worker_, opened);
+    insert into agentrl.open_request (request, run, worker, start_version, trajectories)
+    values (request_, run_, worker_, start_version, opened);
   elsif refusal is null then
     refusal := case when room.by_target < r.group_size then 'target_reached' else 'no_capacity' end;
   end if;
@@ -185,12 +188,13 @@ $$;
 
 -- Opens up to n episodes of an evaluation, outside admission: retries, then tasks never opened.
 create function agentrl.open_evaluation_v1(
-  evaluation_ bigint, worker_ text, request_ uuid, n_ bigint, lineage_ text, out refusal text, out opened uuid[])
-language plpgsql as $$
+  evaluation_ bigint, worker_ text, request_ uuid, n_ bigint, lineage_ text,
+  out refusal text, out run bigint, out start_version bigint, out opened uuid[]) language plpgsql as $$
 declare
   e agentrl.evaluation;
   r agentrl.run;
   lineage constant jsonb := lineage_::jsonb;
+  earlier agentrl.open_request;
 begin
   select * into e from agentrl.evaluation where id = evaluation_;
   if not found then
@@ -198,8 +202,11 @@ begin
   end if;
   r := agentrl.hold_run_v1(e.run);
   perform pg_advisory_xact_lock(hashtext('agentrl.admission'), e.run::int);
-  opened := agentrl.earlier_request_v1(request_, e.run, worker_);
-  if opened is not null then
+  earlier := agentrl.earlier_request_v1(request_, e.run, worker_);
+  run := e.run;
+  start_version := e.version;
+  opened := earlier.trajectories;
+  if earlier.request is not null then
     return;
   end if;
   perform agentrl.reap_v1(r);
@@ -212,19 +219,20 @@ begin
     update agentrl.evaluation set next_idx = next_idx + 1 where id = evaluation_ returning * into e;
   end loop;
   if opened <> '{}' then
-    insert into agentrl.open_request (request, run, worker, trajectories) values (request_, e.run, worker_, opened);
+    insert into agentrl.open_request (request, run, worker, start_version, trajectories)
+    values (request_, e.run, worker_, e.version, opened);
   else
     refusal := 'no_tasks';
   end if;
 end $$;
 
 -- The episodes of a request as their worker needs them, in the order of the request.
-create function agentrl.opened_v1(ids uuid[]) returns table (
-  trajectory uuid, fence bigint, split text, task_id text, payload jsonb, task_index bigint, seed bigint, start_version bigint,
+create function agentrl.opened_v1(run_ bigint, start_version_ bigint, ids uuid[]) returns table (
+  trajectory uuid, fence bigint, split text, task_id text, payload json, task_index bigint, seed bigint, start_version bigint,
   purpose text, grp uuid, seat bigint, attempt bigint) language sql stable as $$
   select t.id, t.fence, t.split, t.task_id, k.payload, t.task_idx, t.seed, t.start_version, t.purpose, t.grp, t.seat, t.attempt
   from unnest(ids) with ordinality o (id, n)
-  join agentrl.trajectory t on t.id = o.id
-  join agentrl.task k on k.run = t.run and k.split = t.split and k.idx = t.task_idx
+  join agentrl.trajectory t on t.run = run_ and t.start_version = start_version_ and t.id = o.id
+  join agentrl.task k on k.run = run_ and k.split = t.split and k.idx = t.task_idx
   order by o.n
 $$;

@@ -43,7 +43,7 @@ begin
     generate_s, tool_s, body_hash)
   values (
     l.run, l.start_version, trajectory_, seg_, context_, versions_, token_versions_, n_obs_, n_act_, ids_, logprobs_, loss_mask_,
-    finish_reason_, observation_text_, action_text_, action_raw_, tool_calls_::jsonb, tool_results_::jsonb, tool_raw_, exact_,
+    finish_reason_, observation_text_, action_text_, action_raw_, tool_calls_::json, tool_results_::json, tool_raw_, exact_,
     reward_, queue_s_, generate_s_, tool_s_, hash_);
   update agentrl.live set lease_until = clock_timestamp() + lease, next_seg = greatest(next_seg, seg_ + 1)
   where trajectory = trajectory_;
@@ -145,7 +145,7 @@ begin
   where run = l.run and start_version = l.start_version and id = trajectory_ returning evaluation into evaluation_;
   if reward_ is not null then
     insert into agentrl.reward (run, trajectory, grader, grader_version, value, success, detail, duration_s)
-    values (l.run, trajectory_, grader_, grader_version_, reward_, success_, detail_::jsonb, duration_s_);
+    values (l.run, trajectory_, grader_, grader_version_, reward_, success_, detail_::json, duration_s_);
   end if;
   if outcome_ = 'infrastructure' then
     perform agentrl.end_seat_v1(

@@ -29,10 +29,10 @@ begin
   for c in
     with gone as (
       update agentrl.consumed set abandoned_by = r.branch
-      where run = r.id and abandoned_by is null and step > keep returning item, trajectory, start_version)
+      where run = r.id and abandoned_by is null and step > keep returning item, step, trajectory, start_version)
     select g.item, array_agg(g.trajectory order by t.seat) as trajectories, array_agg(g.start_version order by t.seat) as starts
     from gone g join agentrl.trajectory t on t.run = r.id and t.start_version = g.start_version and t.id = g.trajectory
-    group by g.item
+    group by g.item order by min(g.step), min(t.fence)
   loop
     perform agentrl.to_ready_v1(r.id, c.item, c.trajectories, c.starts, 0, clock_timestamp(), 'consumed', r.trainer_fence, actor_,
                                 format('its step was abandoned by branch %s', r.branch));
@@ -81,7 +81,7 @@ begin
   died := r.trainer_owner is not null and r.trainer_owner <> owner_;
   if died and not agentrl.lapsed_v1(r.trainer_lease_until, r.trainer_lease) then
     perform agentrl.fail_v1('AR001', format('trainer %s holds run "%s" until %s: stop it, or wait until its lease lapses',
-      r.trainer_owner, r.name, greatest(r.trainer_lease_until, pg_postmaster_start_time() + r.trainer_lease)::timestamptz(0)));
+      r.trainer_owner, r.name, greatest(r.trainer_lease_until, agentrl.server_started_v1() + r.trainer_lease)::timestamptz(0)));
   end if;
   if checkpoint_ is not null then
     select * into c from agentrl.checkpoint k where k.id = checkpoint_ and k.run = run_ and k.abandoned_by is null;

@@ -12,22 +12,28 @@ create view agentrl.trajectory_state as
   union all select run, trajectory, 'eval', 'evaluated', at from agentrl.evaluated;
 
 -- created = the sum of the seven training places, for each run at every moment; evaluation episodes stand apart.
+-- A function, so that a query of one run touches the partitions of that run only.
+create function agentrl.conservation_v1(
+  run_ bigint, out created bigint, out live bigint, out grade_job bigint, out graded bigint, out ready bigint, out lease bigint,
+  out consumed bigint, out dropped bigint, out evaluated bigint, out eval_open bigint) language sql stable as $$
+  select
+    (select count(*) from agentrl.trajectory x where x.run = run_ and x.purpose = 'train') as created,
+    (select count(*) from agentrl.live x where x.run = run_ and x.purpose = 'train') as live,
+    (select count(*) from agentrl.grade_job x where x.run = run_ and x.purpose = 'train') as grade_job,
+    (select count(*) from agentrl.graded x where x.run = run_) as graded,
+    (select coalesce(sum(x.n_traj), 0)::bigint from agentrl.ready x where x.run = run_) as ready,
+    (select coalesce(sum(x.n_traj), 0)::bigint from agentrl.lease x where x.run = run_) as lease,
+    (select count(*) from agentrl.consumed x where x.run = run_ and x.abandoned_by is null) as consumed,
+    (select count(*) from agentrl.dropped x where x.run = run_ and x.purpose = 'train') as dropped,
+    (select count(*) from agentrl.evaluated x where x.run = run_) as evaluated,
+    (select count(*) from agentrl.live x where x.run = run_ and x.purpose = 'eval')
+      + (select count(*) from agentrl.grade_job x where x.run = run_ and x.purpose = 'eval') as eval_open
+$$;
+
+-- The sum of places beside what was created, per run.
 create view agentrl.conservation as
-select c.*, c.created = c.live + c.grade_job + c.graded + c.ready + c.lease + c.consumed + c.dropped as holds
-from (
-  select r.id as run, r.name,
-    (select count(*) from agentrl.trajectory x where x.run = r.id and x.purpose = 'train') as created,
-    (select count(*) from agentrl.live x where x.run = r.id and x.purpose = 'train') as live,
-    (select count(*) from agentrl.grade_job x where x.run = r.id and x.purpose = 'train') as grade_job,
-    (select count(*) from agentrl.graded x where x.run = r.id) as graded,
-    (select coalesce(sum(x.n_traj), 0)::bigint from agentrl.ready x where x.run = r.id) as ready,
-    (select coalesce(sum(x.n_traj), 0)::bigint from agentrl.lease x where x.run = r.id) as lease,
-    (select count(*) from agentrl.consumed x where x.run = r.id and x.abandoned_by is null) as consumed,
-    (select count(*) from agentrl.dropped x where x.run = r.id and x.purpose = 'train') as dropped,
-    (select count(*) from agentrl.evaluated x where x.run = r.id) as evaluated,
-    (select count(*) from agentrl.live x where x.run = r.id and x.purpose = 'eval')
-      + (select count(*) from agentrl.grade_job x where x.run = r.id and x.purpose = 'eval') as eval_open
-  from agentrl.run r) c;
+select r.id as run, r.name, c.*, c.created = c.live + c.grade_job + c.graded + c.ready + c.lease + c.consumed + c.dropped as holds
+from agentrl.run r cross join lateral agentrl.conservation_v1(r.id) c;
 
 -- Where the live history of each run stands.
 create view agentrl.head as

@@ -1,0 +1,305 @@
+"""Rows of the in-memory twin, and the moves that its parts share. The caller holds the store's lock.
+
+The twin keeps the protocol of the SQL functions with plain objects: an episode has a `place` instead of a table.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from hashlib import md5
+from threading import RLock
+from uuid import UUID
+
+from agentrl.errors import Fenced, UnknownVersion, UsageError
+from agentrl.staleness import lag, oldest_update
+from agentrl.store.contract import Checkpoint, Evaluation, RunSpec, StepCommit, StepResult
+from agentrl.types import (
+    DropReason,
+    EpisodeEnd,
+    Lineage,
+    Opened,
+    Outcome,
+    Place,
+    PolicyVersion,
+    Purpose,
+    Segment,
+    StoredTrajectory,
+    Task,
+    Termination,
+)
+
+REAP_INTERVAL_S = 1.0
+
+
+@dataclass(slots=True)
+class Drop:
+    """Why an episode was dropped and whether its seat may be served again."""
+
+    reason: DropReason
+    detail: str | None
+    charged: bool
+    retryable: bool
+    order: int
+    retried: bool = False
+
+
+@dataclass(slots=True)
+class Episode:
+    """A trajectory with everything known about it."""
+
+    opened: Opened
+    worker: str
+    lineage: Lineage
+    cursor: int
+    failures: int
+    evaluation: int | None
+    started_at: float
+    lease_until: float
+    place: Place = Place.LIVE
+    segments: list[tuple[bytes, Segment]] = field(default_factory=list)
+    end: EpisodeEnd | None = None
+    ended_to: Place | None = None
+    drop: Drop | None = None
+
+    @property
+    def versions(self) -> set[int]:
+        return {int(v) for _, s in self.segments for v in s.versions}
+
+    def stored(self) -> StoredTrajectory:
+        o, end = self.opened, self.end
+        return StoredTrajectory(
+            id=o.trajectory,
+            task_id=o.task.id,
+            environment=self.lineage.environment,
+            purpose=o.purpose,
+            group=o.group,
+            seat=o.seat,
+            attempt=o.attempt,
+            seed=o.seed,
+            start_version=o.start_version,
+            termination=end.termination if end else Termination.FAILED,
+            outcome=end.outcome if end else Outcome.INFRASTRUCTURE,
+            reward=end.reward if end else None,
+            lineage=self.lineage,
+            segments=[s for _, s in self.segments],
+        )
+
+
+@dataclass(slots=True)
+class Group:
+    """Seats of one task; open until all are graded or one is lost."""
+
+    id: UUID
+    task_index: int
+    cursor: int
+    next_seat: int = 0
+    open: bool = True
+
+
+@dataclass(slots=True)
+class Item:
+    """What a claim takes: a trajectory or a whole group, in ready or, with a token, leased."""
+
+    id: UUID
+    episodes: list[Episode]
+    oldest_update: int
+    arrival: int
+    attempts: int = 0
+    token: int | None = None
+    lease_until: float = 0.0
+    in_update: bool = False
+
+
+@dataclass(slots=True)
+class Step:
+    """A committed step with the items it consumed."""
+
+    commit: StepCommit
+    result: StepResult
+    branch: int
+    items: list[Item]
+    abandoned: bool = False
+
+
+@dataclass(slots=True)
+class Run:
+    """All rows of one run."""
+
+    id: int
+    spec: RunSpec
+    tasks: Mapping[str, Sequence[Task]]
+    status: str = "running"
+    branch: int = 0
+    fence: int | None = None
+    owner: str | None = None
+    trainer_lease_until: float = 0.0
+    cursor: int = 0
+    reaped_at: float = float("-inf")
+    versions: list[PolicyVersion] = field(default_factory=list)
+    version_fences: list[int] = field(default_factory=list)
+    effective: dict[int, int] = field(default_factory=dict)
+    loads: list[tuple[str, int]] = field(default_factory=list)
+    checkpoints: list[Checkpoint] = field(default_factory=list)
+    abandoned_checkpoints: set[int] = field(default_factory=set)
+    evaluations: list[Evaluation] = field(default_factory=list)
+    episodes: dict[UUID, Episode] = field(default_factory=dict)
+    groups: dict[UUID, Group] = field(default_factory=dict)
+    ready: dict[UUID, Item] = field(default_factory=dict)
+    leases: dict[UUID, Item] = field(default_factory=dict)
+    steps: list[Step] = field(default_factory=list)
+
+    @property
+    def head(self) -> StepResult:
+        live = [s.result for s in self.steps if not s.abandoned]
+        return live[-1] if live else StepResult(0, 0)
+
+    def at(self, place: Place, purpose: Purpose = Purpose.TRAIN) -> list[Episode]:
+        return [e for e in self.episodes.values() if e.place is place and e.opened.purpose is purpose]
+
+    def outstanding(self) -> int:
+        over = (Place.CONSUMED, Place.DROPPED)
+        return sum(e.place not in over for e in self.episodes.values() if e.opened.purpose is Purpose.TRAIN)
+
+    def version(self, version: int) -> PolicyVersion:
+        if not 0 <= version < len(self.versions):
+            raise UnknownVersion(f"version {version} has no row in run {self.spec.name!r}")
+        return self.versions[version]
+
+    def in_range(self, item: Item) -> bool:
+        return self.spec.lag_bound is None or self.head.updates - item.oldest_update <= self.spec.lag_bound
+
+    def recompute_lag(self, head: int) -> None:
+        """Rebuild `effective`: the number lag counts from, per version, on the parent chain of ``head``."""
+        chain: set[int] = set()
+        at: int | None = head
+        while at is not None:
+            chain.add(at)
+            at = self.versions[at].parent
+        for v in self.versions:
+            meet: int | None = v.version
+            while meet is not None and meet not in chain:
+                meet = self.versions[meet].parent
+            self.effective[v.version] = oldest_update(v.updates, 0 if meet is None else self.versions[meet].updates)
+
+    def oldest(self, episodes: Iterable[Episode]) -> int:
+        return min(self.effective[v] for e in episodes for v in e.versions)
+
+    def lag_of(self, version: int) -> int:
+        return lag(self.head.updates, self.effective[version])
+
+
+def seed_of(run_seed: int, key: str, seat: int, attempt: int) -> int:
+    return int(md5(f"{run_seed}:{key}:{seat}:{attempt}".encode()).hexdigest()[:15], 16)
+
+
+class MemoryRows:
+    """Lock, clock, and the moves between places."""
+
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        self._clock = clock
+        self._lock = RLock()
+        self._runs: dict[int, Run] = {}
+        self._requests: dict[UUID, tuple[int, str, list[Episode]]] = {}
+        self._numbers = itertools.count(1)
+
+    def _run(self, run: int) -> Run:
+        if run not in self._runs:
+            raise UsageError(f"there is no run with id {run}")
+        return self._runs[run]
+
+    def _trainer(self, run: int, fence: int) -> Run:
+        r = self._run(run)
+        if r.fence != fence or r.owner is None:
+            raise Fenced(f"trainer fence {fence} of run {r.spec.name!r} is no longer valid: this trainer must exit")
+        return r
+
+    def _find(self, trajectory: UUID) -> tuple[Run, Episode] | None:
+        return next(((r, r.episodes[trajectory]) for r in self._runs.values() if trajectory in r.episodes), None)
+
+    def _drop(
+        self, r: Run, e: Episode, reason: DropReason, detail: str | None, *, charged: bool = False, retryable: bool = False
+    ) -> None:
+        e.place = Place.DROPPED
+        again = retryable and (not charged or e.failures + 1 < r.spec.max_attempts)
+        e.drop = Drop(reason, detail, charged, again, next(self._numbers))
+
+    def _drop_item(self, r: Run, item: Item, reason: DropReason, detail: str) -> None:
+        for e in item.episodes:
+            self._drop(r, e, reason, detail)
+
+    def _to_ready(self, r: Run, item: Item) -> None:
+        for e in item.episodes:
+            e.place = Place.READY
+        item.token, item.in_update = None, False
+        item.oldest_update = r.oldest(item.episodes)
+        r.ready[item.id] = item
+
+    def _new_item(self, r: Run, item: UUID, episodes: list[Episode]) -> None:
+        self._to_ready(r, Item(item, episodes, 0, next(self._numbers)))
+
+    def _return_lease(self, r: Run, item: Item, charge: bool) -> None:
+        del r.leases[item.id]
+        item.attempts += charge
+        if item.attempts >= r.spec.max_lease_attempts:
+            self._drop_item(r, item, DropReason.MAX_ATTEMPTS, f"{item.attempts} claims ended without a commit")
+        else:
+            self._to_ready(r, item)
+
+    def _end_seat(self, r: Run, e: Episode, reason: DropReason, detail: str | None, *, charged: bool, retryable: bool) -> None:
+        self._drop(r, e, reason, detail, charged=charged, retryable=retryable)
+        if e.opened.group is not None:
+            self._settle_group(r, r.groups[e.opened.group])
+
+    def _settle_group(self, r: Run, g: Group) -> None:
+        if not g.open:
+            return
+        members = [e for e in r.episodes.values() if e.opened.group == g.id]
+        graded = sorted((e for e in members if e.place is Place.GRADED), key=lambda e: e.opened.seat)
+        if len(graded) == r.spec.group_size:
+            g.open = False
+            self._new_item(r, g.id, graded)
+        elif any(e.drop is not None and not e.drop.retryable for e in members):
+            g.open = False
+            for e in members:
+                if e.drop is None:
+                    self._drop(r, e, DropReason.GROUP_INCOMPLETE, "a seat of the group was lost")
+                elif not e.drop.retried:
+                    e.drop.retryable = False
+
+    def _reap(self, r: Run) -> None:
+        now, head = self._clock(), r.head.updates
+        if now - r.reaped_at <= REAP_INTERVAL_S:
+            return
+        r.reaped_at = now
+        max_age = float("inf") if r.spec.max_age_s is None else r.spec.max_age_s
+        waiting = (Place.GRADE_JOB, Place.GRADED)
+        for e in list(r.episodes.values()):
+            old = e.opened.purpose is Purpose.TRAIN and e.started_at + max_age < now
+            if e.place is Place.LIVE and e.lease_until < now:
+                detail = f"worker {e.worker} let its lease lapse"
+                self._end_seat(r, e, DropReason.INFRASTRUCTURE, detail, charged=True, retryable=True)
+            elif old and (e.place is Place.LIVE or e.place in waiting):
+                retryable = e.opened.group is not None
+                self._end_seat(r, e, DropReason.TOO_OLD, "older than max_age", charged=True, retryable=retryable)
+        for item in [i for i in r.leases.values() if i.lease_until < now]:
+            self._return_lease(r, item, charge=True)
+        for item in list(r.ready.values()):
+            if not r.in_range(item):
+                del r.ready[item.id]
+                self._drop_item(r, item, DropReason.STALE, f"lag {head - item.oldest_update} exceeds the bound")
+            elif min(e.started_at for e in item.episodes) + max_age < now:
+                del r.ready[item.id]
+                self._drop_item(r, item, DropReason.TOO_OLD, "older than max_age")
+
+    def _add_version(self, r: Run, parent: int | None, updates: int, uri: str, checksum: str, status: str) -> PolicyVersion:
+        v = PolicyVersion(len(r.versions), parent, updates, uri, checksum, status)
+        r.versions.append(v)
+        r.version_fences.append(r.fence or 0)
+        r.effective[v.version] = updates
+        return v
+
+    def _set_version_status(self, r: Run, version: int, status: str) -> None:
+        r.versions[version] = replace(r.version(version), status=status)
