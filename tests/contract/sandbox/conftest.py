@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 import pytest_asyncio
@@ -12,15 +10,9 @@ import pytest_asyncio
 from sandboxes.bubblewrap import Bubblewrap
 from sandboxes.contract import Provider, Sandbox
 from sandboxes.docker import Docker
+from sandboxes.handle import Handle
 from sandboxes.self_check import CHECK_SPEC
-
-
-def docker_url() -> str:
-    """The daemon to test against; skips where there is none."""
-    url = os.environ.get("AGENTRL_TEST_DOCKER") or os.environ.get("DOCKER_HOST") or "unix:///var/run/docker.sock"
-    if url.startswith("unix://") and not Path(url.removeprefix("unix://")).is_socket():
-        pytest.skip(f"no Docker daemon at {url}; start one with scripts/start-docker.sh")
-    return url
+from tests.contract.sandbox.daemon import docker_url
 
 
 @pytest_asyncio.fixture(
@@ -65,8 +57,8 @@ async def sandbox(shared: Shared) -> AsyncIterator[Sandbox]:
         yield used
         victim = await used.run_python("import json, os\nprint(json.dumps([6 * 7, len(os.listdir('/proc/self/fd'))]))")
         assert victim.stdout == b"[42, 4]\n", victim
-        doubts = await used.reset()
-        assert doubts == []
+        assert isinstance(used, Handle)
+        assert await used.reset() == [], "doubts"
     except BaseException:
         await shared.drop()
         raise

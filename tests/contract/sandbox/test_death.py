@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,13 +17,13 @@ import psutil
 import pytest
 
 from sandboxes.bubblewrap import Bubblewrap
-from sandboxes.contract import Provider, Sandbox, SandboxDied, SandboxUnavailable
+from sandboxes.contract import Provider, Sandbox, SandboxDied, SandboxSpec, SandboxUnavailable
 from sandboxes.docker import OWNER_LABEL, Docker
 from sandboxes.handle import Handle
 from sandboxes.local import UnsafeLocal
 from sandboxes.ownership import Owner
 from sandboxes.self_check import CHECK_SPEC
-from tests.contract.sandbox.conftest import docker_url
+from tests.contract.sandbox.daemon import docker_url
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -57,7 +58,7 @@ def ours(provider: Provider, creator: int, name: str = "") -> set[int]:
     """Agents and zygotes of the sandboxes that a process created, or of the one named; other people's are none of ours."""
     if provider.name == "docker":
         mine = {"label": f"{OWNER_LABEL}={owner_of(creator).prefix}"}
-        roots = [psutil.Process(listed.attrs["State"]["Pid"]) for listed in engine(provider).containers.list(filters=mine)
+        roots = [psutil.Process(listed.attrs["State"]["Pid"]) for listed in engine(provider).containers.list(filters=mine, ignore_removed=True)
                  if name in ("", listed.id)]  # fmt: skip
         return {process.pid for root in roots for process in [root, *root.children(recursive=True)]}
     found = psutil.Process(creator).children(recursive=True)
@@ -69,7 +70,7 @@ def owner_of(pid: int) -> Owner:
     return Owner(Owner.current().host, pid, started)
 
 
-async def until(condition, what: str, limit_s: float = 20.0) -> None:
+async def until(condition: Callable[[], bool], what: str, limit_s: float = 20.0) -> None:
     give_up = time.monotonic() + limit_s
     while not condition():
         assert time.monotonic() < give_up, what
@@ -89,15 +90,14 @@ async def test_worker_is_killed__its_sandbox_is_gone_in_seconds(provider: Provid
     await until(lambda: not any(map(psutil.pid_exists, during)), f"processes of {name} left")
     if provider.name == "docker":
         client = engine(provider)
-        await until(lambda: name not in [listed.id for listed in client.containers.list(all=True)], f"container {name} left")
+        await until(lambda: name not in [listed["Id"] for listed in client.api.containers(all=True)], f"container {name} left")
 
 
 async def test_agent_is_killed__pending_calls_die_and_nothing_looks_like_output(provider: Provider) -> None:
     before = ours(provider, os.getpid())
     sandbox = await provider.create(CHECK_SPEC)
-    running = asyncio.ensure_future(
-        sandbox.run_python("import time\nprint('x' * 10000, flush=True)\ntime.sleep(600)", timeout=900)
-    )
+    code = "import time\nprint('x' * 10000, flush=True)\ntime.sleep(600)"
+    running = asyncio.ensure_future(sandbox.run_python(code, timeout=900))
     await sandbox.ping()
     for pid in ours(provider, os.getpid()) - before:
         if Path(f"/proc/{pid}/cmdline").read_bytes().startswith(b"sandbox-agent"):
@@ -110,9 +110,9 @@ async def test_agent_is_killed__pending_calls_die_and_nothing_looks_like_output(
     await until(lambda: ours(provider, os.getpid()) <= before, "a process was left")
 
 
-@pytest.mark.parametrize("limit", ["ttl_s", "idle_s"])
-async def test_lifetime_or_idle_time_is_over__sandbox_ends_itself(provider: Provider, limit: str) -> None:
-    sandbox = await provider.create(replace(CHECK_SPEC, **{limit: 1.5}))
+@pytest.mark.parametrize("spec", [replace(CHECK_SPEC, ttl_s=1.5), replace(CHECK_SPEC, idle_s=1.5)], ids=["ttl", "idle"])
+async def test_lifetime_or_idle_time_is_over__sandbox_ends_itself(provider: Provider, spec: SandboxSpec) -> None:
+    sandbox = await provider.create(spec)
     assert isinstance(sandbox, Handle)
     assert (await sandbox.run_python("print(1)")).stdout == b"1\n", "the control: it lived"
     await until(lambda: not sandbox.alive, "it outlived its limit")
@@ -153,7 +153,7 @@ async def test_sweep__removes_only_containers_of_owners_proved_dead() -> None:
     made["stranger"] = client.containers.create(image, ["sleep", "60"], network_mode="none")
     try:
         assert await provider.sweep() == 1
-        left = {listed.id for listed in client.containers.list(all=True)}
+        left = {listed["Id"] for listed in client.api.containers(all=True)}
         assert {name for name, container in made.items() if container.id in left} == {"alive", "elsewhere", "stranger"}
     finally:
         for name, container in made.items():
