@@ -31,6 +31,8 @@ class Row:
     """Tokens that must be fed for the last position asked; 0 when none is."""
 
     def __post_init__(self) -> None:
+        if len(self.positions) and not (int(self.positions[0]) >= 1 and int(self.positions[-1]) <= len(self.tokens)):
+            raise ValueError(f"positions {self.positions[0]}..{self.positions[-1]} of a row of {len(self.tokens)} tokens")
         object.__setattr__(self, "length", int(self.positions[-1]) if len(self.positions) else 0)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -41,6 +42,12 @@ def test_collate__positions_point_at_the_state_before_their_token() -> None:
     assert micro.targets.tolist() == [6, 2, 8, 0]
     assert micro.temperature.tolist() == [1.0, 1.0, 0.5, 0.5]
     assert torch.allclose(micro.columns["c"], torch.tensor([0.3, 0.4, 0.1, 0.2]))
+
+
+@pytest.mark.parametrize("positions", [[0, 1], [2, 4]])
+def test_row_with_a_position_outside_its_tokens__refused(positions: list[int]) -> None:
+    with pytest.raises(ValueError, match="row of 3 tokens"):
+        Row(torch.tensor([7, 8, 9]), torch.tensor(positions))
 
 
 def test_collate_without_rows__one_filler_token_and_no_positions() -> None:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from trainer_samples import reference_model, sample_rows, trained
 
+from agentrl.errors import UsageError, WeightsCorrupt
 from agentrl.trainer.megatron.microbatch import Row
 from agentrl.trainer.megatron.model import NonFiniteStep, OptimizerSettings, TrainedModel
 
@@ -101,6 +102,27 @@ def test_critic_before_training__value_is_zero_everywhere() -> None:
     outputs = model.forward(rows)
     assert [len(o["value"]) for o in outputs] == LENGTHS
     assert all(not o["value"].any() for o in outputs)
+
+
+def test_critic_export_loaded_into_another__same_values() -> None:
+    first, second = trained(reference_model(), "critic"), trained(reference_model(seed=4), "critic")
+    first.step(sample_rows(LENGTHS), critic_loss, denominator=10.0, learning_rate=1e-2)
+    second.load(first.export())
+    rows = sample_rows(LENGTHS)
+    for one, other in zip(first.forward(rows), second.forward(rows), strict=True):
+        assert one["value"].any()
+        assert torch.equal(one["value"], other["value"])
+
+
+def test_policy_from_a_critic_export__refused() -> None:
+    with pytest.raises(WeightsCorrupt, match="value_head"):
+        trained(reference_model()).load(trained(reference_model(), "critic").export())
+
+
+def test_distributed_optimizer_to_one_file__refused() -> None:
+    model = trained(reference_model(), optimizer=OptimizerSettings(distributed=True))
+    with pytest.raises(UsageError, match="distributed optimizer"):
+        model.state_dict()
 
 
 @pytest.mark.parametrize("kind", ["llama", "qwen2", "qwen3"])
