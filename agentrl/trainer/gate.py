@@ -81,9 +81,9 @@ def _check_logprobs(trajectories: Sequence[BatchTrajectory], policy: TrainedMode
     for trajectory in trajectories:
         current = torch.cat([next(outputs)["logprob"] for _ in trajectory.contexts])
         gap = (current - trajectory.logp_rollout).abs()
+        if not bool((gap < TOLERANCE).all()):  # written so that NaN is a difference
+            raise _difference(trajectory.id, trajectory, current, int((gap < TOLERANCE).int().argmin()))
         worst = max(worst, float(gap.max()))
-        if not worst < TOLERANCE:
-            raise _difference(trajectory.id, trajectory, current, int(gap.argmax()))
     return worst
 
 
