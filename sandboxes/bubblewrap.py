@@ -36,8 +36,11 @@ _LINKED = ("/bin", "/sbin", "/lib", "/lib32", "/lib64")
 _CONFIGURATION = ("/etc/ld.so.cache", "/etc/alternatives", "/etc/localtime")
 _PASSWD = b"root:x:0:0:root:/:/usr/sbin/nologin\nsandbox:x:1000:1000:sandbox:/workspace:/bin/sh\n"
 _GROUP = b"root:x:0:\nsandbox:x:1000:\n"
+_WORKLOAD = (1000, 1000)
 _PLACES = ("/workspace", "/tmp", "/dev/shm")
 _CAPABILITIES = ("CAP_SETUID", "CAP_SETGID", "CAP_KILL", "CAP_SYS_ADMIN", "CAP_SETPCAP")
+_CAPABILITY_TO_MAP = "CAP_SETFCAP"
+"""Since Linux 5.12, for a namespace in which our user 0 appears as another."""
 _JOIN_GROUPS = 'n=$1; shift; while [ "$n" -gt 0 ]; do echo 0 > "$1" || exit 1; shift; n=$((n-1)); done; exec "$@"'
 """Enters the control groups given as count and files, then becomes the rest of its arguments."""
 
@@ -147,9 +150,9 @@ class Bubblewrap:
         arguments = ["--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"]
         arguments += ["--as-pid-1", "--die-with-parent", "--hostname", "sandbox", "--clearenv"]
         if not self._root:
-            arguments += ["--unshare-user", "--uid", "1000", "--gid", "1000"]
+            arguments += ["--unshare-user", "--uid", "0", "--gid", "0"]
         arguments += ["--cap-drop", "ALL"]
-        for capability in _CAPABILITIES:
+        for capability in _CAPABILITIES if self._root else (*_CAPABILITIES, _CAPABILITY_TO_MAP):
             arguments += ["--cap-add", capability]
         if spec.image == HOST_IMAGE:
             arguments += _host_system(self._interpreter)
@@ -169,7 +172,8 @@ class Bubblewrap:
             reset=NAMESPACES,
             places={place: place for place in _PLACES},
             mounts=tmpfs_options(spec),
-            identity=(1000, 1000) if self._root else None,
+            identity=_WORKLOAD if self._root else None,
+            seen_as=None if self._root else _WORKLOAD,
             limits=limits,
             ttl_s=spec.ttl_s,
             idle_s=spec.idle_s,

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from sandboxes.bubblewrap import Bubblewrap
-from sandboxes.contract import Provider, SandboxUnavailable
-from sandboxes.docker import Docker
+from sandboxes.contract import Provider, SandboxSpec, SandboxUnavailable
 from sandboxes.local import UnsafeLocal
 
 ORDER = ("docker", "podman", "bubblewrap")
@@ -31,6 +30,8 @@ async def choose(preference: str | None = None, unsafe_local: bool = False) -> t
     for name in (preference,) if preference else ORDER:
         try:
             provider, description = await _open(name)
+            # A daemon that answers and a program that is installed may still be forbidden what a sandbox needs.
+            await provider.destroy(await provider.create(SandboxSpec()))
         except SandboxUnavailable as error:
             refusals.append(f"{name}: {error}")
             continue
@@ -43,5 +44,7 @@ async def _open(name: str) -> tuple[Provider, str]:
     if name == "bubblewrap":
         bubblewrap = await asyncio.to_thread(Bubblewrap)
         return bubblewrap, bubblewrap.description
+    from sandboxes.docker import Docker  # its SDK takes a third of a second to import
+
     engine = await Docker.connect(name)
     return engine, engine.description

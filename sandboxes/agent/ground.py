@@ -162,9 +162,9 @@ class Namespaces(Ground):
         socket.send_fds(self._opener, [b"episode"], [theirs.fileno()])
         theirs.close()
         self.control.settimeout(_START_S)
-        answer = self._opener.recv(16)
+        answer = self._opener.recv(4096)
         if not answer.isdigit():
-            raise GroundLost("the opener of namespaces ended")
+            raise GroundLost(f"no episode: {answer[1:].decode(errors='replace')}")
         self._zygote = int(answer)
         self.processes.spared.add(self._zygote)
         self.places = Places(dict(zip(self.settings.places, self._receive_places())), self.settings.identity)  # noqa: B905

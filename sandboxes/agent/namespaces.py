@@ -27,6 +27,15 @@ def serve(control: socket.socket, settings: Settings) -> NoReturn:
     The episode before has been killed by then and is collected first.
     """
     kernel.set_dumpable(False)
+    try:
+        _open_episodes(control, settings)
+    except OSError as error:
+        control.send(FAILED + str(error).encode())
+    finally:
+        os._exit(1)
+
+
+def _open_episodes(control: socket.socket, settings: Settings) -> NoReturn:
     own_namespace = os.open("/proc/self/ns/pid", os.O_RDONLY)
     control.send(zygote.READY)
     while True:
@@ -54,6 +63,8 @@ def _become_episode(episode: socket.socket, settings: Settings) -> NoReturn:
         kernel.unshare(kernel.CLONE_NEWNS | kernel.CLONE_NEWIPC)
         _mount(settings)
         _send_places(episode, settings)
+        if settings.seen_as is not None:
+            _appear_as(*settings.seen_as)
         if settings.identity is None:
             kernel.keep_capabilities()
         else:
@@ -63,6 +74,15 @@ def _become_episode(episode: socket.socket, settings: Settings) -> NoReturn:
         episode.send(FAILED + str(error).encode())
     finally:
         os._exit(1)
+
+
+def _appear_as(uid: int, gid: int) -> None:
+    """Enter a user namespace in which our only user and group have these numbers."""
+    own_uid, own_gid = os.geteuid(), os.getegid()
+    kernel.unshare(kernel.CLONE_NEWUSER)
+    for name, content in (("setgroups", "deny"), ("uid_map", f"{uid} {own_uid} 1"), ("gid_map", f"{gid} {own_gid} 1")):
+        with open(f"/proc/self/{name}", "w") as file:
+            file.write(content)
 
 
 def _mount(settings: Settings) -> None:

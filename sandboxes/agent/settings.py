@@ -17,7 +17,8 @@ class Settings:
     """How this sandbox is built.
 
     ``places``: workload's path -> real path; the first is the working directory. ``mounts``: path -> tmpfs options, mounted
-    by the agent for each episode (`NAMESPACES`). ``identity``: uid and gid of the workload, None: the agent's own.
+    by the agent for each episode (`NAMESPACES`). ``identity``: uid and gid of the workload, None: the agent's own, which
+    with ``seen_as`` appears as these in a user namespace of each episode.
     ``limits``: resource number -> soft and hard limit of each command. ``environment``: of each command.
     """
 
@@ -25,6 +26,7 @@ class Settings:
     places: dict[str, str]
     mounts: dict[str, str] = field(default_factory=dict)
     identity: tuple[int, int] | None = (1000, 1000)
+    seen_as: tuple[int, int] | None = None
     limits: dict[int, int] = field(default_factory=dict)
     environment: dict[str, str] = field(default_factory=dict)
     ttl_s: float = 3600.0
@@ -38,6 +40,7 @@ class Settings:
     def from_json(cls, text: str) -> Settings:
         """Back from the argument."""
         values = json.loads(text)
-        identity = values.pop("identity")
+        for name in ("identity", "seen_as"):
+            values[name] = tuple(values[name]) if values[name] else None
         limits = {int(number): limit for number, limit in values.pop("limits").items()}
-        return cls(identity=tuple(identity) if identity else None, limits=limits, **values)
+        return cls(limits=limits, **values)

@@ -54,12 +54,12 @@ def engine(provider: Provider) -> docker.DockerClient:
     return docker.DockerClient(base_url=docker_url(), version="auto")
 
 
-def ours(provider: Provider, creator: int, name: str = "") -> set[int]:
-    """Agents and zygotes of the sandboxes that a process created, or of the one named; other people's are none of ours."""
+def ours(provider: Provider, creator: int) -> set[int]:
+    """Agents and zygotes of the sandboxes that a process created; other people's are none of ours."""
     if provider.name == "docker":
         mine = {"label": f"{OWNER_LABEL}={owner_of(creator).prefix}"}
-        roots = [psutil.Process(listed.attrs["State"]["Pid"]) for listed in engine(provider).containers.list(filters=mine, ignore_removed=True)
-                 if name in ("", listed.id)]  # fmt: skip
+        listed = engine(provider).containers.list(filters=mine, ignore_removed=True)
+        roots = [psutil.Process(container.attrs["State"]["Pid"]) for container in listed]
         return {process.pid for root in roots for process in [root, *root.children(recursive=True)]}
     found = psutil.Process(creator).children(recursive=True)
     return {process.pid for process in found if (process.cmdline() or [""])[0].startswith("sandbox-")}

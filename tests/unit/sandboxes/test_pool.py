@@ -1,0 +1,240 @@
+"""The pool's invariants, over a provider that the test controls."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from sandboxes import pool as pool_module
+from sandboxes.contract import Capabilities, Sandbox, SandboxDied, SandboxSpec, SandboxUnavailable, SandboxUnsupported
+from sandboxes.pool import Pool
+
+SPEC, OTHER = SandboxSpec(), SandboxSpec(env={"A": "1"})
+
+
+class Box:
+    """A sandbox that remembers what happened to it."""
+
+    def __init__(self, spec: SandboxSpec) -> None:
+        self.spec = spec
+        self.dead = False
+        self.dirty = False
+        self.destroyed = 0
+
+    async def ping(self) -> None:
+        await asyncio.sleep(0)
+        if self.dead:
+            raise SandboxDied("dead")
+
+
+class Stock:
+    """Makes boxes; ``fail`` and ``doubt`` say what goes wrong."""
+
+    name = "stock"
+    capabilities = Capabilities(True, True, True, True, True, True)
+
+    def __init__(self) -> None:
+        self.boxes: list[Box] = []
+        self.fail: Callable[[], Exception | None] = lambda: None
+        self.doubt: Callable[[], bool] = lambda: False
+        self.starting = self.most_starting = self.most_alive = 0
+        self.delay_s = 0.001
+
+    async def create(self, spec: SandboxSpec) -> Sandbox:
+        self.starting += 1
+        self.most_starting = max(self.most_starting, self.starting)
+        try:
+            await asyncio.sleep(self.delay_s)
+            if error := self.fail():
+                raise error
+        finally:
+            self.starting -= 1
+        self.boxes.append(Box(spec))
+        self.most_alive = max(self.most_alive, len(self.alive))
+        return self.boxes[-1]  # type: ignore[return-value]
+
+    async def reset(self, sandbox: Any) -> bool:
+        await asyncio.sleep(0.0005)
+        if sandbox.dead:
+            raise SandboxDied("dead")
+        if self.doubt():
+            return False
+        sandbox.dirty = False
+        return True
+
+    async def destroy(self, sandbox: Any) -> None:
+        await asyncio.sleep(0.0005)
+        sandbox.destroyed += 1
+
+    async def digest(self, spec: SandboxSpec) -> str:
+        return "stock"
+
+    @property
+    def alive(self) -> list[Box]:
+        return [box for box in self.boxes if not box.destroyed]
+
+
+async def use(pool: Pool, spec: SandboxSpec = SPEC, hold_s: float = 0.0, timeout: float = 20.0) -> Any:
+    async with pool.acquire(spec, timeout=timeout) as box:
+        assert not box.dirty  # type: ignore[attr-defined]
+        box.dirty = True  # type: ignore[attr-defined]
+        await asyncio.sleep(hold_s)
+        return box
+
+
+async def test_first_come_first_served() -> None:
+    pool, order = Pool(Stock(), size=1), []
+
+    async def one(number: int) -> None:
+        async with pool.acquire(SPEC):
+            order.append(number)
+            await asyncio.sleep(0.001)
+
+    await asyncio.gather(*(one(number) for number in range(20)))
+    assert order == list(range(20))
+    await pool.close()
+
+
+async def test_handed_out_alive() -> None:
+    stock = Stock()
+    pool = Pool(stock, size=2)
+    await pool.warm(SPEC, 2)
+    for box in stock.boxes:
+        box.dead = True
+    assert not (await use(pool)).dead
+    assert pool.metrics()["deaths"] == 2
+    await pool.close()
+    assert stock.alive == []
+
+
+async def test_handed_out_clean() -> None:
+    stock = Stock()
+    doubts = iter([False, True, False, True] * 100)
+    stock.doubt = lambda: next(doubts)
+    pool = Pool(stock, size=2)
+    await asyncio.gather(*(use(pool) for _ in range(40)))
+    assert len(stock.boxes) > 10, "the control: sandboxes in doubt were replaced"
+    await pool.close()
+
+
+async def test_handed_out_clean__not_after_the_last_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool_module, "MAX_USES", 3)
+    stock = Stock()
+    pool = Pool(stock, size=1)
+    used = [await use(pool) for _ in range(9)]
+    assert [used.count(box) for box in stock.boxes[:3]] == [3, 3, 3]
+    await pool.close()
+
+
+async def test_nothing_leaks() -> None:
+    stock = Stock()
+    chance = random.Random(3)
+    stock.doubt = lambda: chance.random() < 0.2
+    stock.fail = lambda: SandboxUnavailable("now and then") if chance.random() < 0.1 else None
+    pool = Pool(stock, size=3)
+
+    async def one() -> None:
+        spec = chance.choice([SPEC, OTHER])
+        task = asyncio.ensure_future(use(pool, spec, chance.random() * 0.003))
+        if chance.random() < 0.5:
+            await asyncio.sleep(chance.random() * 0.02)
+            task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    await asyncio.gather(*(one() for _ in range(300)))
+    assert pool.metrics()["busy"] == pool.metrics()["waiting"] == 0
+    await use(pool), await use(pool, OTHER)
+    await pool.close()
+    assert stock.alive == []
+    assert all(box.destroyed == 1 for box in stock.boxes)
+    assert pool.metrics()["existing"] == pool.metrics()["starting"] == 0
+
+
+async def test_nothing_leaks__of_holders_at_the_end() -> None:
+    stock = Stock()
+    pool = Pool(stock, size=2)
+    holders = [asyncio.ensure_future(use(pool, hold_s=10)) for _ in range(2)]
+    waiter = asyncio.ensure_future(use(pool))
+    while pool.metrics()["busy"] < 2:
+        await asyncio.sleep(0.001)
+    await pool.close()
+    assert stock.alive == []
+    with pytest.raises(SandboxUnavailable, match="closed"):
+        await waiter
+    with pytest.raises(SandboxUnavailable, match="closed"):
+        await use(pool)
+    for holder in holders:
+        holder.cancel()
+    await asyncio.gather(*holders, return_exceptions=True)
+    assert all(box.destroyed == 1 for box in stock.boxes)
+
+
+async def test_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool_module.os, "cpu_count", lambda: 2)
+    stock = Stock()
+    pool = Pool(stock, size=6)
+    await asyncio.gather(*(use(pool, spec, 0.002) for spec in [SPEC, OTHER] * 30))
+    assert stock.most_starting == 2
+    assert stock.most_alive == 6
+    await pool.close()
+
+
+async def test_bounded__idle_ones_of_another_spec_make_room() -> None:
+    stock = Stock()
+    pool = Pool(stock, size=2)
+    await pool.warm(SPEC, 2)
+    assert (await use(pool, OTHER)).spec is OTHER
+    assert stock.most_alive == 2
+    await pool.close()
+
+
+async def test_failing_provider_is_left_alone() -> None:
+    stock, attempts = Stock(), []
+
+    def fail() -> Exception:
+        attempts.append(asyncio.get_running_loop().time())
+        return SandboxUnavailable("the daemon is away")
+
+    stock.fail = fail
+    pool = Pool(stock, size=4)
+    with pytest.raises(SandboxUnavailable, match="the daemon is away"):
+        await use(pool)
+    first = len(attempts)
+    assert 3 <= first <= 6
+    with pytest.raises(SandboxUnavailable, match=r"within 0\.2 s.*the daemon is away"):
+        await use(pool, timeout=0.2)
+    assert len(attempts) == first, "no attempt during the pause"
+    stock.fail = lambda: None
+    assert await use(pool, timeout=10), "and it is tried again after the pause"
+    await pool.close()
+
+
+async def test_spec_that_is_refused__is_told_at_once() -> None:
+    stock = Stock()
+    stock.fail = lambda: SandboxUnsupported("no such limit")
+    pool = Pool(stock, size=2)
+    with pytest.raises(SandboxUnsupported, match="no such limit"):
+        await use(pool)
+    await pool.close()
+
+
+async def test_provider_raises_anything__is_a_failed_start_not_a_stuck_pool() -> None:
+    stock = Stock()
+    errors = iter([KeyError("bug"), KeyError("bug")])
+    stock.fail = lambda: next(errors, None)
+    pool = Pool(stock, size=1)
+    assert await use(pool)
+    assert pool.metrics()["start_failures"] == 2
+    await pool.close()
+
+
+async def test_wait_is_over__says_who_holds_what() -> None:
+    pool = Pool(Stock(), size=1)
+    async with pool.acquire(SPEC):
+        with pytest.raises(SandboxUnavailable, match=r"within 0\.05 s: 1 of 1 exist, 1 in use"):
+            await use(pool, timeout=0.05)
+    await pool.close()
