@@ -87,7 +87,7 @@ class TrainerSettings(Section):
     beta2: float = Field(0.99, gt=0, lt=1)
     weight_decay: float = Field(0.0, ge=0)
     clip_grad: float = Field(1.0, gt=0)
-    micro_batch_tokens: int = Field(8192, ge=1)
+    micro_batch_tokens: int = Field(4096, ge=1)
     """Padded tokens of one forward pass."""
     checkpoint_every: int = Field(20, ge=1)
     """Steps between checkpoints."""

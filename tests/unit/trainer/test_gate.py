@@ -9,8 +9,7 @@ from uuid import uuid4
 import numpy as np
 import pytest
 import torch
-from test_update_step import random_trajectory
-from trainer_samples import reference_model, trained
+from trainer_samples import random_trajectory, reference_model, trained
 
 from agentrl.errors import TokenDrift
 from agentrl.store.contract import ClaimedItem

@@ -8,33 +8,14 @@ from uuid import uuid4
 import numpy as np
 import pytest
 import torch
-from trainer_samples import VOCABULARY, reference_model, stored, trained
+from trainer_samples import VOCABULARY, random_trajectory, reference_model, trained
 
 from agentrl.config.algorithm import AlgorithmConfig, CriticConfig
 from agentrl.trainer.batch import Batch, build_batch
 from agentrl.trainer.megatron.model import TrainedModel
 from agentrl.trainer.rows import action_rows, join_rows
 from agentrl.trainer.update import NonFiniteUpdate, train_on
-from agentrl.types import Outcome, Segment, StoredTrajectory, Termination
-
-
-def random_trajectory(number: int, policy: TrainedModel, **changes: Any) -> StoredTrajectory:
-    """Two turns of random ids whose log-probs are those of ``policy``: as if it had sampled them."""
-    rng = np.random.default_rng(number)
-    lengths = [(5, 4), (3, 2 + number % 3)]
-    ids = [(rng.integers(0, VOCABULARY, a), rng.integers(0, VOCABULARY, b)) for a, b in lengths]
-
-    def segments(logprobs: list[np.ndarray]) -> list[Segment]:
-        return [
-            Segment(k, o.astype(np.int32), a.astype(np.int32), logprobs[k], np.zeros(len(a), np.int32))
-            for k, (o, a) in enumerate(ids)
-        ]
-
-    blank = build_batch([stored(number, segments([np.zeros(len(a), np.float32) for _, a in ids]))], max_context=100)
-    logprobs = policy.forward(action_rows(blank, {}))[0]["logprob"].numpy()
-    split = np.split(logprobs, [len(ids[0][1])])
-    reward = None if changes.get("outcome") is Outcome.POLICY_ENDED else float(number % 2)
-    return stored(number, segments(split), **{"reward": reward, **changes})
+from agentrl.types import Outcome, Termination
 
 
 def make_batch(policy: TrainedModel, n: int = 6, **changes: Any) -> Batch:

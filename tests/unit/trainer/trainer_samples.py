@@ -10,8 +10,10 @@ import numpy as np
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedModel, Qwen2Config, Qwen3Config
 
+from agentrl.trainer.batch import build_batch
 from agentrl.trainer.megatron.microbatch import Row
 from agentrl.trainer.megatron.model import OptimizerSettings, TrainedModel
+from agentrl.trainer.rows import action_rows
 from agentrl.types import Lineage, Outcome, Purpose, Reward, Sampling, Segment, StoredTrajectory, Termination
 
 VOCABULARY = 48
@@ -108,3 +110,22 @@ def stored(number: int = 0, segments: Sequence[Segment] | None = None, **overrid
         "segments": list(segments) if segments is not None else [segment(0, 4, 3), segment(1, 2, 2)],
     }
     return StoredTrajectory(**{**values, **overrides})
+
+
+def random_trajectory(number: int, policy: TrainedModel, **changes: Any) -> StoredTrajectory:
+    """Two turns of random ids whose log-probs are those of ``policy``: as if it had sampled them."""
+    rng = np.random.default_rng(number)
+    lengths = [(5, 4), (3, 2 + number % 3)]
+    ids = [(rng.integers(0, VOCABULARY, a), rng.integers(0, VOCABULARY, b)) for a, b in lengths]
+
+    def segments(logprobs: list[np.ndarray]) -> list[Segment]:
+        return [
+            Segment(k, o.astype(np.int32), a.astype(np.int32), logprobs[k], np.zeros(len(a), np.int32))
+            for k, (o, a) in enumerate(ids)
+        ]
+
+    blank = build_batch([stored(number, segments([np.zeros(len(a), np.float32) for _, a in ids]))], max_context=100)
+    logprobs = policy.forward(action_rows(blank, {}))[0]["logprob"].numpy()
+    split = np.split(logprobs, [len(ids[0][1])])
+    reward = None if changes.get("outcome") is Outcome.POLICY_ENDED else float(number % 2)
+    return stored(number, segments(split), **{"reward": reward, **changes})
