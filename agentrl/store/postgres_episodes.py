@@ -8,7 +8,7 @@ from uuid import UUID
 
 from agentrl.store.codec import end_parameters, lineage_json, segment_parameters
 from agentrl.store.contract import OpenResult
-from agentrl.store.postgres_connection import PostgresConnection
+from agentrl.store.postgres_batch import PostgresBatch
 from agentrl.types import EpisodeEnd, Lineage, Opened, Place, Purpose, Segment, Task
 
 _WRITE = f"select agentrl.write_segment_v1({', '.join(['%s'] * 24)})"
@@ -19,7 +19,7 @@ _OPENED = (
 )
 
 
-class PostgresEpisodes(PostgresConnection):
+class PostgresEpisodes(PostgresBatch):
     """The part of the store that rollout workers call."""
 
     def open_episodes(
@@ -44,11 +44,13 @@ class PostgresEpisodes(PostgresConnection):
         return OpenResult([_read_opened(*row) for row in self.rows(_OPENED, (run, start_version, ids))])
 
     def write_segment(self, episode: Opened, segment: Segment) -> bool:
-        stored: bool = self.row(_WRITE, (episode.trajectory, episode.fence, *segment_parameters(segment)))[0]
+        stored: bool = self.shared(_WRITE, (episode.trajectory, episode.fence, *segment_parameters(segment)))
         return stored
 
     def complete(self, episode: Opened, end: EpisodeEnd) -> Place:
-        return Place(self.row(_COMPLETE, (episode.trajectory, episode.fence, *end_parameters(end)))[0])
+        call = (_COMPLETE, (episode.trajectory, episode.fence, *end_parameters(end)))
+        # The end of a group member locks its group, so sharing a transaction could make two workers wait for each other.
+        return Place(self.shared(*call) if episode.group is None else self.row(*call)[0])
 
     def renew_episodes(self, worker: str, episodes: Mapping[UUID, int]) -> set[UUID]:
         if not episodes:

@@ -43,9 +43,8 @@ create table agentrl.trajectory (
   n_tokens bigint,                                          -- Observation and action tokens.
   n_actions bigint,                                         -- Action tokens.
   versions bigint[],                                        -- Distinct policy versions of its action tokens, ascending.
-  primary key (run, start_version, id)
+  primary key (id, run, start_version)
 ) partition by range (run, start_version);
-create index on agentrl.trajectory (id);
 create index on agentrl.trajectory (grp) where grp is not null;
 
 -- One turn: new observation tokens, then the action tokens sampled after them.
@@ -76,13 +75,12 @@ create table agentrl.segment (
   tool_s double precision not null,                         -- Seconds of tool execution.
   body_hash bytea not null,                                 -- Hash of the content; tells a repeated write from a conflicting one.
   stored_at timestamptz not null default clock_timestamp(), -- When it was stored.
-  primary key (run, start_version, trajectory, seg),
+  primary key (trajectory, seg, run, start_version),
   check (octet_length(ids) = 4 * (n_obs + n_act)),
   check (octet_length(logprobs) = 4 * n_act),
   check (octet_length(loss_mask) = n_act),
   check (octet_length(token_versions) = 4 * n_act)
 ) partition by range (run, start_version);
-create index on agentrl.segment (trajectory);
 
 -- float32 arrays that a step used of a trajectory, over its action tokens in order.
 create table agentrl.trained (
@@ -96,7 +94,7 @@ create table agentrl.trained (
   "values" bytea,                                           -- Values of the critic.
   advantages bytea not null,                                -- Advantages.
   returns bytea,                                            -- Returns.
-  primary key (run, start_version, trajectory, branch, step)
+  primary key (trajectory, branch, step, run, start_version)
 ) partition by range (run, start_version);
 
 -- Verdicts; a re-grade adds a row and the newest counts.

@@ -24,6 +24,9 @@ create table agentrl.live (
   worker text not null,                                     -- Process that runs it.
   fence bigint not null,                                    -- Fence that its writes must carry.
   next_seg bigint not null default 0,                       -- Index of the segment expected next.
+  n_tokens bigint not null default 0,                       -- Observation and action tokens stored so far.
+  n_actions bigint not null default 0,                      -- Action tokens stored so far.
+  versions bigint[] not null default '{}',                  -- Distinct policy versions of the action tokens so far, ascending.
   lease interval not null,                                  -- Length of the lease.
   lease_until timestamptz not null                          -- When the lease lapses.
 ) with (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);

@@ -17,9 +17,12 @@ begin
     if c.grp is not null then
       perform 1 from agentrl.grp where id = c.grp for update;
     end if;
-    delete from agentrl.live
-    where trajectory = c.trajectory and fence = c.fence and (not c.lapsed or agentrl.lapsed_v1(lease_until, lease));
+    -- A row that is locked is just being written: its worker lives.
+    perform 1 from agentrl.live
+    where trajectory = c.trajectory and fence = c.fence and (not c.lapsed or agentrl.lapsed_v1(lease_until, lease))
+    for update skip locked;
     continue when not found;
+    delete from agentrl.live where trajectory = c.trajectory;
     old := not c.lapsed;
     perform agentrl.end_seat_v1(
       r.id, c.start_version, c.trajectory, c.grp, 'live', case when old then 'too_old' else 'infrastructure' end,

@@ -1,14 +1,10 @@
 -- Writing a running episode: fenced, idempotent, gap-free.
 
--- Stores one turn and renews the lease. True: stored now; false: the same body was stored before.
-create function agentrl.write_segment_v1(
-  trajectory_ uuid, fence_ bigint, seg_ bigint, hash_ bytea, context_ bigint, version_ bigint, token_versions_ bytea,
-  n_obs_ bigint, n_act_ bigint, ids_ bytea, logprobs_ bytea, loss_mask_ bytea, finish_reason_ text, observation_text_ text,
-  action_text_ text, action_raw_ bytea, tool_calls_ text, tool_results_ text, tool_raw_ bytea[], exact_ bytea, reward_ float8,
-  queue_s_ float8, generate_s_ float8, tool_s_ float8) returns boolean language plpgsql as $$
+-- The answer to a segment that is not the next one: stored before (false), or an error of its own for each other case.
+create function agentrl.answer_segment_v1(trajectory_ uuid, fence_ bigint, seg_ bigint, hash_ bytea) returns boolean
+language plpgsql as $$
 declare
   l agentrl.live;
-  versions_ bigint[];
   known bytea;
 begin
   select * into l from agentrl.live where trajectory = trajectory_ and fence = fence_ for no key update;
@@ -19,19 +15,43 @@ begin
     perform agentrl.fail_v1('AR002', format('segment %s of trajectory %s arrived, but segment %s is missing: send from there',
                                             seg_, trajectory_, l.next_seg), l.next_seg);
   end if;
-  if seg_ < l.next_seg then
-    select body_hash into known from agentrl.segment
-    where run = l.run and start_version = l.start_version and trajectory = trajectory_ and seg = seg_;
-    if known <> hash_ then
-      perform agentrl.fail_v1('AR003', format('segment %s of trajectory %s is stored with another body', seg_, trajectory_));
-    end if;
-    update agentrl.live set lease_until = clock_timestamp() + lease where trajectory = trajectory_;
-    return false;
+  select body_hash into known from agentrl.segment
+  where run = l.run and start_version = l.start_version and trajectory = trajectory_ and seg = seg_;
+  if known is distinct from hash_ then
+    perform agentrl.fail_v1('AR003', format('segment %s of trajectory %s is stored with another body', seg_, trajectory_));
   end if;
-  if token_versions_ is not null then
-    select array_agg(distinct v order by v) into versions_ from unnest(agentrl.i4(token_versions_)) v;
-  else
-    versions_ := case when version_ is null then '{}' else array[version_] end;
+  update agentrl.live set lease_until = clock_timestamp() + lease where trajectory = trajectory_;
+  return false;
+end $$;
+
+-- The distinct versions in a buffer of one version per token, ascending.
+create function agentrl.distinct_versions_v1(token_versions_ bytea) returns bigint[] language sql immutable strict as $$
+  select array_agg(distinct v::bigint order by v::bigint) from unnest(agentrl.i4(token_versions_)) v
+$$;
+
+-- The union of two sets of versions, ascending.
+create function agentrl.merge_v1(a bigint[], b bigint[]) returns bigint[] language sql immutable strict as $$
+  select array_agg(distinct v order by v) from unnest(a || b) v
+$$;
+
+-- Stores one turn and renews the lease. True: stored now; false: the same body was stored before.
+create function agentrl.write_segment_v1(
+  trajectory_ uuid, fence_ bigint, seg_ bigint, hash_ bytea, context_ bigint, version_ bigint, token_versions_ bytea,
+  n_obs_ bigint, n_act_ bigint, ids_ bytea, logprobs_ bytea, loss_mask_ bytea, finish_reason_ text, observation_text_ text,
+  action_text_ text, action_raw_ bytea, tool_calls_ text, tool_results_ text, tool_raw_ bytea[], exact_ bytea, reward_ float8,
+  queue_s_ float8, generate_s_ float8, tool_s_ float8) returns boolean language plpgsql as $$
+declare
+  l record;
+  versions_ bigint[] := case when token_versions_ is not null then agentrl.distinct_versions_v1(token_versions_)
+                             when version_ is not null then array[version_] else '{}' end;
+begin
+  update agentrl.live
+  set lease_until = clock_timestamp() + lease, next_seg = greatest(next_seg, seg_ + 1), n_tokens = n_tokens + n_obs_ + n_act_,
+      n_actions = n_actions + n_act_,
+      versions = case when versions @> versions_ then versions else agentrl.merge_v1(versions, versions_) end
+  where trajectory = trajectory_ and fence = fence_ and next_seg = seg_ returning run, start_version into l;
+  if not found then
+    return agentrl.answer_segment_v1(trajectory_, fence_, seg_, hash_);
   end if;
   if (select count(*) from agentrl.policy_version where run = l.run and version = any (versions_)) <> cardinality(versions_) then
     perform agentrl.fail_v1('AR005', format('segment %s of trajectory %s carries policy versions %s, of which some have no row',
@@ -45,17 +65,19 @@ begin
     l.run, l.start_version, trajectory_, seg_, context_, versions_, token_versions_, n_obs_, n_act_, ids_, logprobs_, loss_mask_,
     finish_reason_, observation_text_, action_text_, action_raw_, tool_calls_::json, tool_results_::json, tool_raw_, exact_,
     reward_, queue_s_, generate_s_, tool_s_, hash_);
-  update agentrl.live set lease_until = clock_timestamp() + lease, next_seg = greatest(next_seg, seg_ + 1)
-  where trajectory = trajectory_;
   return true;
 end $$;
 
--- Renews live rows; returns those that are still the caller's.
+-- Renews live rows; returns those that are still the caller's. A row that is locked is just being written, which renews it, so
+-- it is not waited for.
 create function agentrl.renew_v1(worker_ text, trajectories_ uuid[], fences_ bigint[]) returns setof uuid language sql as $$
-  update agentrl.live l set lease_until = clock_timestamp() + l.lease
-  from unnest(trajectories_, fences_) m (id, fence)
-  where l.trajectory = m.id and l.fence = m.fence and l.worker = worker_
-  returning l.trajectory
+  with mine as (
+    select l.trajectory from agentrl.live l join unnest(trajectories_, fences_) m (id, fence)
+      on l.trajectory = m.id and l.fence = m.fence and l.worker = worker_
+    for no key update of l skip locked)
+  update agentrl.live l set lease_until = clock_timestamp() + l.lease from mine where l.trajectory = mine.trajectory;
+  select l.trajectory from agentrl.live l join unnest(trajectories_, fences_) m (id, fence)
+    on l.trajectory = m.id and l.fence = m.fence and l.worker = worker_
 $$;
 
 -- The answer to a completion whose live row is gone: the first result when it is a repetition, else fenced.
@@ -76,37 +98,44 @@ begin
   return t.ended_to;
 end $$;
 
--- Moves a just ended episode through grade_job and graded. Passing places are only events: no other transaction could see them.
-create function agentrl.hand_over_v1(l agentrl.live, evaluation_ bigint, graded_ boolean, has_reward boolean) returns text
-language plpgsql as $$
+-- Where an ended episode goes. The caller holds its group row.
+create function agentrl.place_of_end_v1(l agentrl.live, outcome_ text, has_reward boolean) returns text language sql stable as $$
+  select case when outcome_ = 'infrastructure' or (l.n_actions = 0 and l.purpose = 'train') then 'dropped'
+              when outcome_ = 'graded' and not has_reward then 'grade_job'
+              when l.purpose = 'eval' then 'evaluated'
+              when l.grp is null then 'ready'
+              when (select count(*) from agentrl.graded where run = l.run and grp = l.grp) + 1
+                = (select size from agentrl.grp where id = l.grp) then 'ready'
+              else 'graded' end
+$$;
+
+-- Moves a just ended episode on. It passes grade_job and graded as events only: no other transaction could see the rows.
+create function agentrl.hand_over_v1(l agentrl.live, t agentrl.trajectory) returns void language plpgsql as $$
+declare
+  graded_ constant boolean := t.outcome = 'graded';
+  why_ constant text := case when graded_ then 'graded in the episode' else 'ended by the policy' end;
+  before constant text := case when graded_ then 'grade_job' else 'live' end;
+  after_ constant text := case when l.purpose = 'eval' then 'evaluated' else 'graded' end;
 begin
-  if graded_ then
-    perform agentrl.note_v1(l.run, l.trajectory, 'live', 'grade_job', l.fence, l.worker, 'completed');
-    if not has_reward then
-      insert into agentrl.grade_job (trajectory, run, start_version, purpose, grp)
-      values (l.trajectory, l.run, l.start_version, l.purpose, l.grp);
-      return 'grade_job';
-    end if;
-  end if;
-  if l.purpose = 'eval' then
+  insert into agentrl.event (run, trajectory, from_place, to_place, fence, actor, why)
+  select l.run, l.trajectory, e.from_place, e.to_place, l.fence, l.worker, e.why
+  from (values ('live', 'grade_job', 'completed', graded_), (before, after_, why_, t.ended_to <> 'grade_job'),
+               ('graded', 'ready', 'no group to wait for', t.ended_to = 'ready' and l.grp is null)
+       ) e (from_place, to_place, why, happened) where happened;
+  if t.ended_to = 'grade_job' then
+    insert into agentrl.grade_job (trajectory, run, start_version, purpose, grp)
+    values (l.trajectory, l.run, l.start_version, l.purpose, l.grp);
+  elsif t.ended_to = 'evaluated' then
     insert into agentrl.evaluated (run, trajectory, start_version, evaluation)
-    values (l.run, l.trajectory, l.start_version, evaluation_);
-    perform agentrl.note_v1(l.run, l.trajectory, case when graded_ then 'grade_job' else 'live' end, 'evaluated', l.fence,
-                            l.worker, case when graded_ then 'graded in the episode' else 'ended by the policy' end);
-    return 'evaluated';
+    values (l.run, l.trajectory, l.start_version, t.evaluation);
+  elsif l.grp is null then
+    insert into agentrl.ready (run, item, trajectories, start_versions, n_traj, n_tokens, oldest_update, oldest_start)
+    values (l.run, l.trajectory, array[l.trajectory], array[l.start_version], 1, l.n_tokens,
+            agentrl.oldest_update_v1(l.run, l.versions), t.started_at);
+  else
+    insert into agentrl.graded (trajectory, run, start_version, grp) values (l.trajectory, l.run, l.start_version, l.grp);
+    perform agentrl.settle_group_v1(l.run, l.grp, l.fence, l.worker);
   end if;
-  perform agentrl.note_v1(l.run, l.trajectory, case when graded_ then 'grade_job' else 'live' end, 'graded', l.fence, l.worker,
-                          case when graded_ then 'graded in the episode' else 'ended by the policy' end);
-  if l.grp is null then
-    perform agentrl.to_ready_v1(l.run, l.trajectory, array[l.trajectory], array[l.start_version], 0, clock_timestamp(), 'graded',
-                                l.fence, l.worker, 'no group to wait for');
-    return 'ready';
-  end if;
-  insert into agentrl.graded (trajectory, run, start_version, grp) values (l.trajectory, l.run, l.start_version, l.grp);
-  perform agentrl.settle_group_v1(l.run, l.grp, l.fence, l.worker);
-  return case when exists (select 1 from agentrl.graded where trajectory = l.trajectory) then 'graded'
-              when exists (select 1 from agentrl.dropped where run = l.run and trajectory = l.trajectory) then 'dropped'
-              else 'ready' end;
 end $$;
 
 -- Ends an episode: checks that all announced segments are there, writes the end and moves it.
@@ -116,13 +145,11 @@ create function agentrl.complete_v1(
 returns text language plpgsql as $$
 declare
   l agentrl.live;
-  s record;
-  evaluation_ bigint;
-  place text;
+  t agentrl.trajectory;
 begin
   select * into l from agentrl.live where trajectory = trajectory_ and fence = fence_;
   if found then
-    perform agentrl.hold_run_v1(l.run);
+    perform 1 from agentrl.run where id = l.run for share;
     if l.grp is not null then
       perform 1 from agentrl.grp where id = l.grp for update;
     end if;
@@ -135,14 +162,11 @@ begin
     perform agentrl.fail_v1('AR004', format('trajectory %s announced %s segments, but %s are stored: send from segment %s',
                                             trajectory_, n_segments_, l.next_seg, l.next_seg), l.next_seg);
   end if;
-  select coalesce(sum(n_obs + n_act), 0) as n_tokens, coalesce(sum(n_act), 0) as n_actions,
-         coalesce((select array_agg(distinct v order by v) from agentrl.segment x, unnest(x.versions) v
-                   where x.run = l.run and x.start_version = l.start_version and x.trajectory = trajectory_), '{}') as versions
-  into s from agentrl.segment where run = l.run and start_version = l.start_version and trajectory = trajectory_;
   update agentrl.trajectory
   set ended_at = clock_timestamp(), complete = (l.next_seg = n_segments_), termination = termination_, outcome = outcome_,
-      error = error_, n_segments = l.next_seg, n_tokens = s.n_tokens, n_actions = s.n_actions, versions = s.versions
-  where run = l.run and start_version = l.start_version and id = trajectory_ returning evaluation into evaluation_;
+      ended_to = agentrl.place_of_end_v1(l, outcome_, reward_ is not null), error = error_, n_segments = l.next_seg,
+      n_tokens = l.n_tokens, n_actions = l.n_actions, versions = l.versions
+  where run = l.run and start_version = l.start_version and id = trajectory_ returning * into t;
   if reward_ is not null then
     insert into agentrl.reward (run, trajectory, grader, grader_version, value, success, detail, duration_s)
     values (l.run, trajectory_, grader_, grader_version_, reward_, success_, detail_::json, duration_s_);
@@ -151,14 +175,11 @@ begin
     perform agentrl.end_seat_v1(
       l.run, l.start_version, trajectory_, l.grp, 'live', case when termination_ = 'aborted' then 'cancelled' else 'infrastructure' end,
       error_, termination_ <> 'aborted', retryable_, l.fence, l.worker);
-    place := 'dropped';
-  elsif s.n_actions = 0 and l.purpose = 'train' then
+  elsif t.ended_to = 'dropped' then
     perform agentrl.end_seat_v1(l.run, l.start_version, trajectory_, l.grp, 'live', 'zero_action', 'no action token was sampled',
                                 true, l.grp is not null, l.fence, l.worker);
-    place := 'dropped';
   else
-    place := agentrl.hand_over_v1(l, evaluation_, outcome_ = 'graded', reward_ is not null);
+    perform agentrl.hand_over_v1(l, t);
   end if;
-  update agentrl.trajectory set ended_to = place where run = l.run and start_version = l.start_version and id = trajectory_;
-  return place;
+  return t.ended_to;
 end $$;

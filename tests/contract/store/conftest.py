@@ -1,4 +1,4 @@
-"""Worlds in which the store contract is tested: the in-memory twin, the embedded server, and the system's one where installed."""
+"""Worlds in which the store contract is tested: the in-memory twin, the embedded server, the system's where installed."""
 
 from __future__ import annotations
 
