@@ -13,6 +13,7 @@ from agentrl.trainer.megatron.model import Outputs, TrainedModel
 
 WARMUP_STEPS = 20
 FINAL_SHARE = 0.1
+WINDOW = 8
 
 
 def scheduled_rate(step: int, steps: int, peak: float) -> float:
@@ -35,11 +36,11 @@ def fit(
 ) -> float:
     """Minimise the mean negative log-prob of the tokens at the rows' positions; returns the mean loss of the last tenth.
 
-    Rows are drawn in shuffled epochs, reproducibly by ``seed``. ``learning_rate`` is the peak of `scheduled_rate`.
+    Rows are drawn in shuffled epochs, reproducibly by ``seed``; batches hold rows of similar length, so that little is padding. ``learning_rate`` is the peak of `scheduled_rate`.
     ``on_progress(steps done, loss)`` is called after each step; it may raise to stop.
     """
     losses: list[float] = []
-    batches = _batches(len(rows), batch_size, seed)
+    batches = batches_by_length([len(row.tokens) for row in rows], batch_size, seed)
     for step in range(steps):
         batch = [rows[i] for i in next(batches)]
         tokens = float(sum(len(row.positions) for row in batch))
@@ -55,13 +56,16 @@ def _negative_logprob(outputs: Outputs, columns: Mapping[str, Tensor]) -> Tensor
     return -outputs["logprob"].sum()
 
 
-def _batches(n: int, size: int, seed: int) -> Iterator[list[int]]:
-    if n == 0:
+def batches_by_length(lengths: Sequence[int], size: int, seed: int) -> Iterator[list[int]]:
+    """Endless batches of row numbers: a shuffled window of `WINDOW` batches is cut by length, and its batches come shuffled."""
+    if not lengths:
         raise UsageError("no demonstrations to train on")
     generator = torch.Generator().manual_seed(seed)
     order: list[int] = []
     while True:
-        while len(order) < size:
-            order += torch.randperm(n, generator=generator).tolist()
-        yield order[:size]
-        order = order[size:]
+        while len(order) < WINDOW * size:
+            order += torch.randperm(len(lengths), generator=generator).tolist()
+        window, order = order[: WINDOW * size], order[WINDOW * size :]
+        window.sort(key=lambda i: lengths[i])
+        for k in torch.randperm(WINDOW, generator=generator).tolist():
+            yield window[k * size : (k + 1) * size]

@@ -9,7 +9,7 @@ from trainer_samples import reference_model, trained
 from agentrl.errors import UsageError
 from agentrl.trainer.megatron.microbatch import Row
 from agentrl.trainer.megatron.model import OptimizerSettings, TrainedModel
-from agentrl.trainer.supervised import fit, scheduled_rate
+from agentrl.trainer.supervised import WINDOW, batches_by_length, fit, scheduled_rate
 
 
 def rows() -> list[Row]:
@@ -55,3 +55,12 @@ def test_fit_with_a_batch_larger_than_the_data__repeats_rows() -> None:
 def test_fit_without_rows__refused() -> None:
     with pytest.raises(UsageError, match="demonstrations"):
         fit(model(), [], steps=1, batch_size=8, learning_rate=1e-3, seed=0)
+
+
+def test_batches__each_row_once_an_epoch_and_lengths_alike() -> None:
+    lengths = [10 * (i % 8) + 5 for i in range(2 * WINDOW * 4)]
+    drawn = batches_by_length(lengths, 4, seed=3)
+    epoch = [next(drawn) for _ in range(2 * WINDOW)]
+    assert sorted(i for batch in epoch for i in batch) == list(range(len(lengths)))
+    assert all(max(lengths[i] for i in batch) - min(lengths[i] for i in batch) <= 20 for batch in epoch)
+    assert [lengths[batch[0]] for batch in epoch] != sorted(lengths[batch[0]] for batch in epoch)
