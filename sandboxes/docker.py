@@ -151,10 +151,13 @@ class Docker:
         memory = f"{spec.memory_mb}m"
         ulimits = {"nofile": OPEN_FILES, "core": 0}
         extra: dict[str, Any] = {}
+        places = tmpfs_options(spec, count_inodes=self.name == "docker")
         if self.name == "docker":
             # The agent's output is the protocol; a log of it would fill the host's disk.
             extra["log_config"] = docker.types.LogConfig(type="none")
         else:
+            # Read-only containers of Podman get these two writable.
+            places.update({"/run": "ro,mode=755,size=1m", "/var/tmp": "ro,mode=755,size=1m"})
             # Podman's defaults may exceed the hard limit; counted per user of the host, over all its sandboxes.
             ulimits["nproc"] = 64 * spec.pids
         host = api.create_host_config(
@@ -165,7 +168,7 @@ class Docker:
             security_opt=["no-new-privileges"],
             read_only=True,
             # Programs that the workload compiles may run.
-            tmpfs={path: f"exec,{options}" for path, options in tmpfs_options(spec).items()},
+            tmpfs={path: f"exec,{options}" for path, options in places.items()},
             pids_limit=spec.pids + _OWN_PROCESSES,
             mem_limit=memory,
             memswap_limit=memory,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import logging
 from pathlib import Path
 
 import docker
@@ -16,6 +17,8 @@ import requests
 
 from sandboxes.bootstrap import bootstrap
 from sandboxes.contract import SandboxUnavailable
+
+_log = logging.getLogger(__name__)
 
 RECIPES = Path(__file__).parent / "images"
 PREFIX = "agentrl-"
@@ -76,14 +79,15 @@ def _base(client: docker.DockerClient) -> str:
         return REGISTRY_BASE
     except (docker.errors.DockerException, requests.RequestException) as error:
         unreachable = str(error)
+    _log.info("no %s here or in a registry: a base image is made from this distribution's packages", REGISTRY_BASE)
     try:
         archive, recipe = bootstrap()
     except SandboxUnavailable as error:
         raise SandboxUnavailable(f"neither {REGISTRY_BASE} ({unreachable:.200}) nor a bootstrapped base ({error})") from None
-    name = f"agentrl-bootstrap:{recipe}"
+    # In the name, not the tag: Podman's imports are all "latest".
+    name = f"agentrl-bootstrap-{recipe}"
     try:
         client.images.get(name)
     except docker.errors.ImageNotFound:
-        repository, tag = name.split(":")
-        client.api.import_image_from_file(str(archive), repository=repository, tag=tag)
+        client.api.import_image_from_file(str(archive), repository=name, tag="latest")
     return name

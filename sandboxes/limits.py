@@ -34,7 +34,12 @@ def command_limits(spec: SandboxSpec) -> dict[int, int]:
     }
 
 
-def tmpfs_options(spec: SandboxSpec) -> dict[str, str]:
-    """Mount options of the writable places: sticky and root-owned, sized, with a bound on inodes (they cost memory too)."""
+def tmpfs_options(spec: SandboxSpec, *, count_inodes: bool = True) -> dict[str, str]:
+    """Mount options of the writable places: sticky and root-owned, sized.
+
+    Inodes cost memory too and are bounded, except for engines that refuse the option: there a flood of empty files may
+    exhaust the memory limit, which costs the sandbox.
+    """
     sizes = {"/workspace": spec.workspace_mb, "/tmp": spec.tmp_mb, "/dev/shm": spec.shm_mb}
-    return {path: f"mode=1777,size={mb}m,nr_inodes={mb * _INODES_PER_MB}" for path, mb in sizes.items()}
+    inodes = {path: f",nr_inodes={mb * _INODES_PER_MB}" if count_inodes else "" for path, mb in sizes.items()}
+    return {path: f"mode=1777,size={mb}m{inodes[path]}" for path, mb in sizes.items()}

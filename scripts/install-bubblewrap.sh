@@ -16,7 +16,7 @@ fi
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 export DEBIAN_FRONTEND=noninteractive
-if ! { apt-get update -qq && apt-get install -y -qq --no-install-recommends bubblewrap python3-minimal libpython3-stdlib; } >"$log" 2>&1; then
+if ! { apt-get update -qq && apt-get install -y -qq --no-install-recommends bubblewrap python3; } >"$log" 2>&1; then
     tail -n 20 "$log" >&2
     echo "install-bubblewrap: apt could not install bubblewrap; the last lines of its output are above" >&2
     exit 3

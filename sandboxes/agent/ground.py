@@ -10,6 +10,7 @@ import contextlib
 import os
 import signal
 import socket
+import stat
 import struct
 import sys
 from collections.abc import Sequence
@@ -21,6 +22,7 @@ from sandboxes.agent.settings import Settings
 
 _START_S = 30.0
 _CREDENTIALS = struct.Struct("3i")
+_PSEUDO_FILE_SYSTEMS = {"proc", "sysfs", "devpts", "mqueue", "cgroup", "cgroup2", "devtmpfs", "securityfs"}
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
@@ -66,21 +68,25 @@ class Ground:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         theirs.set_inheritable(True)
         arguments = [sys.executable, "-I", "-c", self._program, role, str(theirs.fileno()), self.settings.to_json()]
-        home = next(iter(self.settings.places.values()))
-        environment = {
-            "PATH": "/usr/local/bin:/usr/bin:/bin",
-            "HOME": home,
-            "LANG": "C.UTF-8",
-            "PYTHONDONTWRITEBYTECODE": "1",
-            "PYTHONHASHSEED": "0",
-        }
         quiet = [(os.POSIX_SPAWN_OPEN, number, "/dev/null", os.O_RDWR, 0) for number in (0, 1)]
-        pid = os.posix_spawn(sys.executable, arguments, environment, file_actions=quiet)
+        pid = os.posix_spawn(sys.executable, arguments, self._environment(), file_actions=quiet)
         theirs.close()
         ours.settimeout(_START_S)
         self.processes.spared.add(pid)
         self._expect(ours, zygote.READY)
         return pid, ours
+
+    def _environment(self) -> dict[str, str]:
+        """Of the zygote, hence of commands: an image's own variables, but nothing of the user who runs us unprotected."""
+        inherited = os.environ if self.processes.whole_namespace else {"PATH": os.environ.get("PATH", os.defpath)}
+        return {
+            "PATH": "/usr/local/bin:/usr/bin:/bin",
+            "LANG": "C.UTF-8",
+            **{name: value for name, value in inherited.items() if not name.startswith(("LD_", "PYTHON"))},
+            "HOME": next(iter(self.settings.places.values())),
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "PYTHONHASHSEED": "0",
+        }
 
     @staticmethod
     def _expect(control: socket.socket, kind: bytes) -> bytes:
@@ -111,6 +117,7 @@ class InPlace(Ground):
         pid, self.control = self._spawn("zygote")
         _show_senders(self.control)
         self._own = [os.getpid(), pid]
+        self._unknown = unknown_writable_mounts(settings) if self.processes.whole_namespace else []
         self._clean()
         self._baseline = self._observe()
 
@@ -118,6 +125,8 @@ class InPlace(Ground):
         """Kill all, wipe the places, remove IPC objects, compare with the first day."""
         if not self.processes.kill():
             return ["processes that can't be killed"]
+        if self._unknown:
+            return [f"writable mount {path}" for path in self._unknown]
         self._clean()
         return canary.differences(self._baseline, self._observe())
 
@@ -176,6 +185,26 @@ class Namespaces(Ground):
         if message != namespaces.PLACES:
             raise GroundLost(f"no episode: {message[1:].decode(errors='replace')}")
         return descriptors
+
+
+def unknown_writable_mounts(settings: Settings) -> list[str]:
+    """Mounts, such as an image's volumes, in which a workload could leave something that no reset wipes."""
+    found = []
+    with open("/proc/self/mountinfo", errors="surrogateescape") as table:
+        for line in table:
+            before, _, after = line.partition(" - ")
+            path, options, kind = before.split()[4], before.split()[5].split(","), after.split()[0]
+            if "rw" not in options or kind in _PSEUDO_FILE_SYSTEMS or path in settings.places.values():
+                continue
+            status = os.stat(path)
+            if not (stat.S_ISDIR(status.st_mode) or stat.S_ISREG(status.st_mode)):
+                continue  # a device hides something
+            open_to_all = bool(status.st_mode & stat.S_IWOTH)
+            own = settings.identity is not None and status.st_uid == settings.identity[0]
+            # A fresh tmpfs is as closed as its top; what lies deep inside of a disk is anybody's guess.
+            if open_to_all or own or (kind != "tmpfs" and stat.S_ISDIR(status.st_mode)):
+                found.append(path)
+    return found
 
 
 def _show_senders(control: socket.socket) -> None:

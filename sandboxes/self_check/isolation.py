@@ -32,7 +32,8 @@ for place in ('/workspace', '/tmp', '/dev/shm'):
     open(place + '/mine', 'w').close()
 print(written)
 """
-    expect((await python(sandbox, attempt)).stdout == b"[]\n", "a read-only system")
+    result = await python(sandbox, attempt)
+    expect(result.stdout == b"[]\n", "a read-only system", result)
 
 
 async def there_is_no_network(sandbox: Sandbox) -> None:

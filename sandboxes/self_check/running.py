@@ -62,6 +62,8 @@ async def commands_take_arguments_input_and_environment(sandbox: Sandbox) -> Non
     expect(result.stdout == b"a b|$HOME|\n#'|", "arguments as they are", result)
     result = await sandbox.exec("cat; echo $NAME", stdin=b"\x00\xffin", env={"NAME": "v w"})
     expect(result.stdout == b"\x00\xffinv w\n", "input and environment", result)
+    result = await sandbox.exec("echo $HOME; command -v sh")
+    expect(result.text.startswith("/") and result.text.endswith("/sh\n"), "a home and a path", result)
     result = await sandbox.run_python("import os; print(os.environ['NAME'])", env={"NAME": "ü"})
     expect(result.stdout == "ü\n".encode(), "the environment of code", result)
     result = await sandbox.exec("cat <<'EOF'\nit's \"here\"\nEOF\necho done # comment")
