@@ -68,7 +68,7 @@ async def _serve(
     finally:
         await pool.close()
         await engine.close()
-        log.info("rollout ends", **pool.metrics())
+        log.cpu("rollout ends", **pool.metrics())
 
 
 async def _first_version(store: TrajectoryStore, run: RunRow, stop: asyncio.Event) -> PolicyVersion | None:

@@ -61,6 +61,7 @@ def _train(store: TrajectoryStore, run: RunRow, config: RunConfig, folder: Path,
     model_dir = _model_dir(config, folder, console, log, stop)
     checkpoint = next((c for c in store.checkpoints(run.id) if verify_checkpoint(c)), None)
     owner = f"{socket.gethostname()}:{os.getpid()}"
+    log.cpu("model ready", folder=str(model_dir))
     start = store.start_trainer(
         run.id, owner=owner, lease_s=config.trainer.lease_s, checkpoint=checkpoint.id if checkpoint else None
     )
@@ -69,6 +70,7 @@ def _train(store: TrajectoryStore, run: RunRow, config: RunConfig, folder: Path,
             loop = _build_loop(store, run, config, folder, log, console, stop, start, model_dir, checkpoint)
             return EXIT_DONE if loop.train() else EXIT_STOPPED
         finally:
+            log.cpu("trainer ends")
             store.release_trainer(run.id, start.fence)
 
 
