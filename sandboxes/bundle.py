@@ -1,7 +1,7 @@
 """The modules of `sandboxes.agent` as one program text, for ``python3 -u -I -c TEXT``.
 
-No file has to be delivered: the text works in read-only images, over remote daemons and on any Python from 3.9 on. Modules
-are compiled when they are imported, so each role pays for what it uses.
+No file has to be delivered: the text works in read-only images, over remote daemons and on any Python from 3.9 on. The agent
+compiles it once and hands code, not text, to the interpreters that it starts (`sandboxes.agent.program`).
 """
 
 from __future__ import annotations
@@ -10,27 +10,33 @@ import hashlib
 from functools import cache
 from importlib import resources
 
-_LOADER = """
-import sys
-from importlib.machinery import ModuleSpec
+_PROGRAM = """
+import marshal
 SOURCES = {sources!r}
+LOADER = {loader!r}
+CODES = {{
+    name: marshal.dumps(compile(text, name.replace(".", "/") + ".py", "exec", dont_inherit=True))
+    for name, text in SOURCES.items()
+}}
+exec(LOADER)
+"""
+_LOADER = """
+import marshal, sys
+from importlib.machinery import ModuleSpec
 class Bundle:
     @staticmethod
     def find_spec(name, path=None, target=None):
-        if name in SOURCES:
+        if name in CODES:
             return ModuleSpec(name, Bundle, is_package=name in ("sandboxes", "sandboxes.agent"))
     @staticmethod
     def create_module(spec):
         return None
     @staticmethod
     def exec_module(module):
-        name = module.__name__
-        exec(compile(SOURCES[name], name.replace(".", "/") + ".py", "exec"), module.__dict__)
+        exec(marshal.loads(CODES[module.__name__]), module.__dict__)
 sys.meta_path.insert(0, Bundle)
 from sandboxes.agent.entry import enter
-with open("/proc/self/cmdline", "rb") as file:
-    arguments = file.read().decode().split("\\0")
-enter(arguments[arguments.index("-c") + 1])
+enter(CODES, LOADER)
 """
 
 
@@ -42,7 +48,7 @@ def program() -> str:
         if file.name.endswith(".py"):
             name = "sandboxes.agent" if file.name == "__init__.py" else f"sandboxes.agent.{file.name[:-3]}"
             sources[name] = file.read_text()
-    return _LOADER.replace("{sources!r}", repr(dict(sorted(sources.items()))))
+    return _PROGRAM.format(sources=dict(sorted(sources.items())), loader=_LOADER)
 
 
 @cache

@@ -9,7 +9,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import platform
 import select
@@ -22,6 +21,7 @@ from typing import Any, NoReturn
 
 from sandboxes.agent import frames, kernel, syscall_filter, zygote
 from sandboxes.agent.ground import Ground, GroundLost, InPlace, Namespaces
+from sandboxes.agent.program import Program
 from sandboxes.agent.run import Run
 from sandboxes.agent.settings import NAMESPACES, Settings
 
@@ -171,7 +171,8 @@ class Agent:
         if kind == zygote.STARTED and int(content) in self._runs:
             self._runs[int(content)].session = sender
         elif kind == zygote.ENDED:
-            self._ended.append(tuple(json.loads(content)))
+            number, status, *error = content.split(b" ", 2)
+            self._ended.append((int(number), int(status) if status else None, b"".join(error).decode()))
 
     def _finish(self, number: int, status: int | None, error: str = "") -> None:
         if number not in self._runs:
@@ -214,7 +215,7 @@ class Agent:
         return {"doubts": doubts}, b""
 
 
-def main(program: str, settings: Settings) -> NoReturn:
+def main(program: Program, settings: Settings) -> NoReturn:
     """Take over the standard streams as the protocol's, then serve; a failure is told to the client before the end."""
     incoming, outgoing = os.dup(0), os.dup(1)
     null = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)

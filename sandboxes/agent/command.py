@@ -24,7 +24,7 @@ from typing import Any, NoReturn
 from sandboxes.agent.settings import Settings
 
 CODE_NAME = "<code>"
-_REQUEST, _HIGHEST = 3, 64
+_REQUEST, _HIGHEST = 3, 1024
 _LENGTH = struct.Struct(">I")
 
 

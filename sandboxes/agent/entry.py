@@ -10,18 +10,22 @@ from sandboxes.agent import kernel
 from sandboxes.agent.settings import Settings
 
 
-def enter(program: str) -> None:
+def enter(codes: dict[str, bytes], loader: str) -> None:
     """``sys.argv`` is: role, control descriptor (zygote and namespaces only), settings."""
     role, *control, text = sys.argv[1:]
     settings = Settings.from_json(text)
     kernel.set_title(b"sandbox-" + role.encode())
     if role == "agent":
         from sandboxes.agent import agent
+        from sandboxes.agent.program import Program
 
-        agent.main(program, settings)
+        agent.main(Program(dict(codes), loader), settings)
     from sandboxes.agent import namespaces, zygote
 
-    serve = zygote.serve if role == "zygote" else namespaces.serve
+    codes.clear()
     zygote.preload()
     os.dup2(0, 2)
-    serve(socket.socket(fileno=int(control[0])), settings)
+    stream = socket.socket(fileno=int(control[0]))
+    if role == "zygote":
+        zygote.serve(stream, settings, zygote.filter_of(settings))
+    namespaces.serve(stream, settings)

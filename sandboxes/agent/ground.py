@@ -12,12 +12,12 @@ import signal
 import socket
 import stat
 import struct
-import sys
 from collections.abc import Sequence
 
 from sandboxes.agent import canary, kernel, namespaces, zygote
 from sandboxes.agent.places import Places, wipe
 from sandboxes.agent.processes import Processes
+from sandboxes.agent.program import Program
 from sandboxes.agent.settings import Settings
 
 _START_S = 30.0
@@ -36,7 +36,7 @@ class Ground:
     control: socket.socket
     places: Places
 
-    def __init__(self, settings: Settings, program: str) -> None:
+    def __init__(self, settings: Settings, program: Program) -> None:
         self.settings = settings
         self._program = program
         self.processes = Processes(self._prod)
@@ -44,7 +44,7 @@ class Ground:
     def fork(self, run: int, request: int, stdout: int, stderr: int) -> None:
         """Have a child forked for ``run``."""
         try:
-            socket.send_fds(self.control, [zygote.RUN + b"%d" % run], [request, stdout, stderr])
+            socket.send_fds(self.control, [b"%d" % run], [request, stdout, stderr])
         except OSError as error:
             raise GroundLost(f"zygote: {error}") from None
 
@@ -66,10 +66,7 @@ class Ground:
 
     def _spawn(self, role: str) -> tuple[int, socket.socket]:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        theirs.set_inheritable(True)
-        arguments = [sys.executable, "-I", "-c", self._program, role, str(theirs.fileno()), self.settings.to_json()]
-        quiet = [(os.POSIX_SPAWN_OPEN, number, "/dev/null", os.O_RDWR, 0) for number in (0, 1)]
-        pid = os.posix_spawn(sys.executable, arguments, self._environment(), file_actions=quiet)
+        pid = self._program.spawn(role, theirs, self.settings, self._environment())
         theirs.close()
         ours.settimeout(_START_S)
         self.processes.spared.add(pid)
@@ -100,13 +97,13 @@ class Ground:
 
     def _prod(self) -> None:
         with contextlib.suppress(OSError):
-            self.control.send(zygote.REAP)
+            self.control.send(zygote.COLLECT)
 
 
 class InPlace(Ground):
     """One zygote for all episodes; a reset kills, wipes and compares."""
 
-    def __init__(self, settings: Settings, program: str) -> None:
+    def __init__(self, settings: Settings, program: Program) -> None:
         super().__init__(settings, program)
         directories = {known: os.open(real, _DIRECTORY) for known, real in settings.places.items()}
         if settings.identity is not None:
@@ -150,7 +147,7 @@ class InPlace(Ground):
 class Namespaces(Ground):
     """Fresh namespaces for each episode."""
 
-    def __init__(self, settings: Settings, program: str) -> None:
+    def __init__(self, settings: Settings, program: Program) -> None:
         super().__init__(settings, program)
         _, self._opener = self._spawn("namespaces")
         self._zygote = 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import struct
+from collections.abc import Collection
 
 CAP_KILL, CAP_SETGID, CAP_SETUID = 5, 6, 7
 CLONE_NEWNS, CLONE_NEWIPC, CLONE_NEWUSER, CLONE_NEWPID = 0x00020000, 0x08000000, 0x10000000, 0x20000000
@@ -49,15 +50,19 @@ def install_filter(instructions: bytes) -> None:
     _check(_libc.prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.c_void_p(ctypes.addressof(header)), 0, 0), "seccomp")
 
 
-def keep_capabilities(*kept: int) -> None:
-    """Drop every capability but these, from the bounding set too; none is inheritable."""
+def bound_capabilities(kept: Collection[int]) -> None:
+    """Drop all capabilities but these from what any exec could ever give; those held now stay."""
     with open("/proc/sys/kernel/cap_last_cap") as file:
         last = int(file.read())
     for capability in range(last + 1):
         if capability not in kept:
             _check(_libc.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0), "PR_CAPBSET_DROP")
+
+
+def hold_capabilities(held: Collection[int]) -> None:
+    """Hold these capabilities and no others; none is inheritable."""
     _check(_libc.prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0), "PR_CAP_AMBIENT_CLEAR_ALL")
-    mask = sum(1 << capability for capability in kept)
+    mask = sum(1 << capability for capability in held)
     header = struct.pack("Ii", _CAPABILITY_VERSION_3, 0)
     _check(_libc.capset(header, struct.pack("6I", mask, mask, 0, 0, 0, 0)), "capset")
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+from collections.abc import Collection
 from typing import NoReturn
 
 from sandboxes.agent import kernel, zygote
@@ -36,6 +37,10 @@ def serve(control: socket.socket, settings: Settings) -> NoReturn:
 
 
 def _open_episodes(control: socket.socket, settings: Settings) -> NoReturn:
+    held = () if settings.identity is None else (kernel.CAP_SETUID, kernel.CAP_SETGID, kernel.CAP_KILL)
+    filter_program = zygote.filter_of(settings)
+    if settings.seen_as is None:
+        kernel.bound_capabilities(held)
     own_namespace = os.open("/proc/self/ns/pid", os.O_RDONLY)
     control.send(zygote.READY)
     while True:
@@ -51,13 +56,15 @@ def _open_episodes(control: socket.socket, settings: Settings) -> NoReturn:
         if pid == 0:
             os.close(own_namespace)
             control.close()
-            _become_episode(socket.socket(fileno=descriptors[0]), settings)
+            _become_episode(socket.socket(fileno=descriptors[0]), settings, held, filter_program)
         kernel.enter_namespace(own_namespace, kernel.CLONE_NEWPID)
         os.close(descriptors[0])
         control.send(b"%d" % pid)
 
 
-def _become_episode(episode: socket.socket, settings: Settings) -> NoReturn:
+def _become_episode(
+    episode: socket.socket, settings: Settings, held: Collection[int], filter_program: bytes | None
+) -> NoReturn:
     try:
         os.setsid()
         kernel.unshare(kernel.CLONE_NEWNS | kernel.CLONE_NEWIPC)
@@ -65,11 +72,9 @@ def _become_episode(episode: socket.socket, settings: Settings) -> NoReturn:
         _send_places(episode, settings)
         if settings.seen_as is not None:
             _appear_as(*settings.seen_as)
-        if settings.identity is None:
-            kernel.keep_capabilities()
-        else:
-            kernel.keep_capabilities(kernel.CAP_SETUID, kernel.CAP_SETGID, kernel.CAP_KILL)
-        zygote.serve(episode, settings)
+            kernel.bound_capabilities(held)
+        kernel.hold_capabilities(held)
+        zygote.serve(episode, settings, filter_program)
     except OSError as error:
         episode.send(FAILED + str(error).encode())
     finally:

@@ -7,32 +7,33 @@
 
 from __future__ import annotations
 
-import _signal  # type: ignore[import-not-found]
-import array
-import contextlib
 import gc
 import importlib
-import json
 import os
 import select
 import signal
 import socket
+import struct
 import sys
 from typing import NoReturn
 
 from sandboxes.agent import command, kernel, syscall_filter
 from sandboxes.agent.settings import Settings
 
-READY, STARTED, ENDED, RUN, REAP = b"r", b"s", b"e", b"R", b"G"
-"""First bytes of messages: the first three from here, the last two to here."""
+READY, STARTED, ENDED = b"r", b"s", b"e"
+"""First bytes of messages from here. STARTED is followed by the run's number, ENDED also by its status or why it has none."""
+
+COLLECT = b"collect"
+"""A message to here without descriptors: look for ended children. One with them is a run's number."""
 
 _PRELOADED = (
     "atexit", "bisect", "collections", "copy", "dataclasses", "datetime", "functools", "heapq", "io", "itertools", "json",
-    "linecache", "math", "operator", "random", "re", "string", "textwrap", "traceback", "types", "typing",
+    "linecache", "math", "operator", "re", "string", "textwrap", "traceback", "types", "typing",
 )  # fmt: skip
-"""Not threading: what it does after each fork costs more than the few programs that use it save."""
+"""Not threading and random: what they do after each fork costs more than the few programs that use them save."""
 
-_DESCRIPTORS_PER_RUN = 3
+_THREE = struct.Struct("3i")
+_ANY_ENDED = os.WNOHANG | kernel.WALL
 
 
 def preload() -> None:
@@ -48,72 +49,69 @@ def preload() -> None:
     gc.freeze()
 
 
-def serve(control: socket.socket, settings: Settings) -> NoReturn:
+def filter_of(settings: Settings) -> bytes | None:
+    """The system call filter for these settings, None on machines that it does not know."""
+    return syscall_filter.program(only_itself=settings.identity is None) if syscall_filter.supported() else None
+
+
+def serve(control: socket.socket, settings: Settings, filter_program: bytes | None) -> NoReturn:
     """Answer requests on ``control`` (a SEQPACKET socket) until it closes."""
     kernel.set_dumpable(False)
     kernel.forbid_new_privileges()
-    if syscall_filter.supported():
-        kernel.install_filter(syscall_filter.program(only_itself=settings.identity is None))
-    woken, wake = os.pipe()
-    for descriptor in (woken, wake):
-        os.set_blocking(descriptor, False)
-    signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
-    signal.signal(signal.SIGCHLD, lambda *_: None)
-    poll = select.poll()
-    poll.register(control, select.POLLIN)
-    poll.register(woken, select.POLLIN)
-    runs: dict[int, bytes] = {}
+    if filter_program is not None:
+        kernel.install_filter(filter_program)
+    poll, control_number = select.poll(), control.fileno()
+    poll.register(control_number, select.POLLIN)
+    room = socket.CMSG_LEN(_THREE.size)
+    runs: dict[int, tuple[bytes, int]] = {}
     control.send(READY)
+    # What this loop touches is copied for each child that lives: hence few objects, and none made needlessly.
     while True:
-        ready = [descriptor for descriptor, _ in poll.poll()]
-        if woken in ready:
-            with contextlib.suppress(BlockingIOError):
-                os.read(woken, 4096)
-        if control.fileno() in ready:
-            message, descriptors = _receive(control)
+        for ready, _ in poll.poll():
+            if ready != control_number:
+                continue  # a child ended; it is collected below
+            message, ancillary, _, _ = control.recvmsg(64, room)
             if not message:
                 os._exit(0)
-            if message[:1] == RUN:
-                _fork(control, settings, runs, message[1:], descriptors)
-            for descriptor in descriptors:
-                os.close(descriptor)
-        _reap(control, runs)
+            if ancillary:
+                descriptors = _THREE.unpack(ancillary[0][2])
+                _fork(control, settings, poll, runs, message, descriptors)
+                for descriptor in descriptors:
+                    os.close(descriptor)
+        _collect(control, poll, runs)
 
 
-def _receive(control: socket.socket) -> tuple[bytes, list[int]]:
-    size = array.array("i").itemsize
-    message, ancillary, _, _ = control.recvmsg(64, socket.CMSG_LEN(_DESCRIPTORS_PER_RUN * size))
-    descriptors = array.array("i")
-    for level, kind, data in ancillary:
-        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
-            descriptors.frombytes(data[: len(data) - len(data) % size])
-    return message, list(descriptors)
-
-
-def _fork(control: socket.socket, settings: Settings, runs: dict[int, bytes], run: bytes, descriptors: list[int]) -> None:
+def _fork(
+    control: socket.socket,
+    settings: Settings,
+    poll: select.poll,
+    runs: dict[int, tuple[bytes, int]],
+    run: bytes,
+    descriptors: tuple[int, ...],
+) -> None:
     try:
         pid = os.fork()
     except OSError as error:
-        control.send(ENDED + json.dumps([int(run), None, error.strerror]).encode())
+        control.send(ENDED + run + b"  " + str(error.strerror).encode())
         return
     if pid == 0:
         try:
-            signal.set_wakeup_fd(-1)
-            _signal.signal(_signal.SIGCHLD, _signal.SIG_DFL)
             os.setsid()
             control.send(STARTED + run)
             gc.enable()
             command.become_command(settings, *descriptors)
         finally:
             os._exit(125)
-    runs[pid] = run
+    end = os.pidfd_open(pid)
+    poll.register(end, select.POLLIN)
+    runs[pid] = run, end
 
 
-def _reap(control: socket.socket, runs: dict[int, bytes]) -> None:
+def _collect(control: socket.socket, poll: select.poll, runs: dict[int, tuple[bytes, int]]) -> None:
     # A child made with CLONE_PARENT is ours too; one that called PTRACE_TRACEME reports stops instead of its end.
     while True:
         try:
-            pid, status = os.waitpid(-1, os.WNOHANG | kernel.WALL)
+            pid, status = os.waitpid(-1, _ANY_ENDED)
         except ChildProcessError:
             return
         if pid == 0:
@@ -121,4 +119,7 @@ def _reap(control: socket.socket, runs: dict[int, bytes]) -> None:
         if os.WIFSTOPPED(status):
             os.kill(pid, signal.SIGKILL)
         elif pid in runs:
-            control.send(ENDED + json.dumps([int(runs.pop(pid)), os.waitstatus_to_exitcode(status), ""]).encode())
+            run, end = runs.pop(pid)
+            poll.unregister(end)
+            os.close(end)
+            control.send(b"%s%s %d" % (ENDED, run, os.waitstatus_to_exitcode(status)))
