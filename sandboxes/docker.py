@@ -67,6 +67,7 @@ class Docker:
         self.name = name
         self.url = url
         self.description = ""
+        self._is_podman = False
         self._client = client
         self._threads = threads
         self._digests: dict[str, str] = {}
@@ -78,11 +79,12 @@ class Docker:
         refusals = []
         for candidate in [url] if url else _usual_urls(name):
             try:
-                client, version = await asyncio.get_running_loop().run_in_executor(threads, _open, candidate)
+                client, version, is_podman = await asyncio.get_running_loop().run_in_executor(threads, _open, candidate)
             except _ENGINE_ERRORS as error:
                 refusals.append(f"no daemon at {candidate} ({_short(error)})")
                 continue
             engine = cls(name, candidate, client, threads)
+            engine._is_podman = is_podman
             digest = await engine._image(image)
             await engine.sweep()
             engine.description = f"daemon {version} at {candidate}, image {image} {digest[:19]}"
@@ -151,8 +153,8 @@ class Docker:
         memory = f"{spec.memory_mb}m"
         ulimits = {"nofile": OPEN_FILES, "core": 0}
         extra: dict[str, Any] = {}
-        places = tmpfs_options(spec, count_inodes=self.name == "docker")
-        if self.name == "docker":
+        places = tmpfs_options(spec, count_inodes=not self._is_podman)
+        if not self._is_podman:
             # The agent's output is the protocol; a log of it would fill the host's disk.
             extra["log_config"] = docker.types.LogConfig(type="none")
         else:
@@ -297,13 +299,15 @@ def _usual_urls(name: str) -> list[str]:
     )
 
 
-def _open(url: str) -> tuple[docker.DockerClient, str]:
+def _open(url: str) -> tuple[docker.DockerClient, str, bool]:
+    """A client, the daemon's version, and whether it is Podman, whatever variable named its socket."""
     if urlsplit(url).scheme not in ("unix", "tcp", "http"):
         raise OSError("only unix:// and plain tcp:// sockets can be attached to; forward others to a local socket")
     client = docker.DockerClient(base_url=url, timeout=_CONNECT_S, version="auto")
-    version = client.version()["Version"]
+    told = client.version()
     client.close()
-    return docker.DockerClient(base_url=url, timeout=_CALL_S, version="auto", max_pool_size=16), str(version)
+    is_podman = any("Podman" in component.get("Name", "") for component in told.get("Components") or ())
+    return docker.DockerClient(base_url=url, timeout=_CALL_S, version="auto", max_pool_size=16), str(told["Version"]), is_podman
 
 
 def _short(error: BaseException) -> str:
