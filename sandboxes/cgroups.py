@@ -47,8 +47,9 @@ class ControlGroups:
             group.mkdir()
             groups.append(group)
             for file, value in _limits(spec, parent):
-                with contextlib.suppress(FileNotFoundError):  # swap accounting is a kernel option
-                    (group / file).write_text(value)
+                # Not to be created: a kernel without swap accounting lacks one.
+                with contextlib.suppress(FileNotFoundError), open(group / file, "r+") as limit:
+                    limit.write(value)
         return groups
 
     def sweep(self) -> int:

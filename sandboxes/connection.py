@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import math
-from collections.abc import Callable
 from typing import Any, Protocol
 
 from sandboxes.agent import frames
@@ -34,7 +33,6 @@ class Connection(asyncio.Protocol):
     def __init__(self, name: str, decode: Decoder | None = None) -> None:
         self.name = name
         self.death: str | None = None
-        self.on_death: Callable[[], None] | None = None
         self._decode = decode
         self._transport: asyncio.WriteTransport | None = None
         self._frames = frames.FrameBuffer()
@@ -72,10 +70,13 @@ class Connection(asyncio.Protocol):
         self._die("closed")
 
     async def _wait(self, number: int, timeout_s: float, operation: str) -> Reply:
+        reply = self._pending[number]
         try:
             async with asyncio.timeout(timeout_s):
-                return await self._pending[number]
+                return await reply
         except TimeoutError:
+            if reply.done() and not reply.cancelled():
+                return reply.result()  # it was this process that was late
             self._die(f"no answer to {operation!r} within {timeout_s:g} s")
             raise self._died() from None
         finally:
@@ -121,8 +122,6 @@ class Connection(asyncio.Protocol):
                 waiting.set_exception(self._died())
                 # Nobody may be waiting any more; then nobody needs to hear of it.
                 waiting.exception()
-        if self.on_death is not None:
-            self.on_death()
 
     def _died(self) -> SandboxDied:
         return SandboxDied(f"{self.name}: {self.death or 'not connected'}; what it was doing has an unknown outcome")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -24,7 +23,6 @@ class Handle:
         self.id = id
         self.spec = spec
         self.connection = connection
-        self.born = time.monotonic()
 
     @property
     def alive(self) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import time
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -122,6 +123,18 @@ async def test_overdue_reply__is_death(ends: tuple[Connection, Peer], monkeypatc
     connection, _ = ends
     with pytest.raises(SandboxDied, match="no answer to 'run'"):
         await connection.call("run", {}, timeout_s=0.01)
+
+
+async def test_reply_that_came_while_we_were_busy__is_no_death(
+    ends: tuple[Connection, Peer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection_module, "_GRACE_S", 0.05)
+    connection, peer = ends
+    call = asyncio.ensure_future(connection.call("ping", {}))
+    header, _ = await peer.receive()
+    await peer.send({"id": header["id"], "here": True})
+    time.sleep(0.3)
+    assert (await call)[0]["here"] is True
 
 
 async def test_agent_that_gives_up__is_quoted(ends: tuple[Connection, Peer]) -> None:
