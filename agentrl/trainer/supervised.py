@@ -36,7 +36,8 @@ def fit(
 ) -> float:
     """Minimise the mean negative log-prob of the tokens at the rows' positions; returns the mean loss of the last tenth.
 
-    Rows are drawn in shuffled epochs, reproducibly by ``seed``; batches hold rows of similar length, so that little is padding. ``learning_rate`` is the peak of `scheduled_rate`.
+    Rows are drawn in shuffled epochs, reproducibly by ``seed``; batches hold rows of similar length, so that little is padding.
+    ``learning_rate`` is the peak of `scheduled_rate`.
     ``on_progress(steps done, loss)`` is called after each step; it may raise to stop.
     """
     losses: list[float] = []
