@@ -36,6 +36,9 @@ from agentrl.types import (
     Task,
 )
 
+WORK_PLACES: tuple[Place, ...] = (Place.LIVE, Place.GRADE_JOB, Place.GRADED, Place.READY, Place.LEASE)
+"""Places that a trajectory still leaves; their tables stay small however much was trained."""
+
 TRAINING_PLACES: tuple[Place, ...] = tuple(p for p in Place if p is not Place.EVALUATED)
 """The seven places of which a training trajectory is always in exactly one."""
 
@@ -155,7 +158,10 @@ class ClaimedItem:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """Items taken, or why none were. ``examined`` and ``admissible`` are trajectories looked at and found in range."""
+    """Items taken, or why none were. ``examined`` and ``admissible`` are trajectories looked at and found in range.
+
+    ``counts``: training trajectories in each of `WORK_PLACES`, after the claim.
+    """
 
     items: Sequence[ClaimedItem]
     examined: int
@@ -244,7 +250,7 @@ class TrajectoryStore(Protocol):
     def set_run_status(self, run: int, status: str) -> None: ...
 
     def counts(self, run: int) -> Mapping[Place, int]:
-        """Training trajectories per place."""
+        """Training trajectories in each of `WORK_PLACES`: cheap enough to ask often."""
         ...
 
     def conservation(self, run: int) -> Conservation: ...

@@ -21,6 +21,7 @@ from agentrl.errors import (
 from agentrl.store.codec import end_parameters, lineage_json, segment_parameters, strict_json
 from agentrl.store.contract import (
     TRAINING_PLACES,
+    WORK_PLACES,
     Conservation,
     Evaluation,
     EvaluationResult,
@@ -91,7 +92,9 @@ class MemoryStore(MemoryTrainer):
             self._run(run).status = status
 
     def counts(self, run: int) -> Mapping[Place, int]:
-        return self.conservation(run).places
+        with self._lock:
+            r = self._run(run)
+            return {p: len(r.at(p)) for p in WORK_PLACES}
 
     def conservation(self, run: int) -> Conservation:
         with self._lock:

@@ -8,7 +8,7 @@ from uuid import UUID
 
 from agentrl.errors import CommitRefused, Fenced, IllegalMove, UnknownVersion, UsageError
 from agentrl.store.codec import check_items, float_bytes, strict_json
-from agentrl.store.contract import TRAINING_PLACES, Checkpoint, Claim, ClaimedItem, StepCommit, StepResult, TrainerStart
+from agentrl.store.contract import WORK_PLACES, Checkpoint, Claim, ClaimedItem, StepCommit, StepResult, TrainerStart
 from agentrl.store.memory_rows import Item, MemoryRows, Run, Step
 from agentrl.types import DropReason, Place, PolicyVersion
 
@@ -117,7 +117,7 @@ class MemoryTrainer(MemoryRows):
                 ClaimedItem(i.id, token, i.oldest_update, head - i.oldest_update, [e.stored() for e in i.episodes])
                 for i in taken
             ]
-            counts = {p: len(r.at(p)) for p in TRAINING_PLACES}
+            counts = {p: len(r.at(p)) for p in WORK_PLACES}
             return Claim(items, examined, admissible, counts, waiting)
 
     def _more_can_arise(self, r: Run, admissible: int) -> bool:

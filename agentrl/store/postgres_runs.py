@@ -10,7 +10,15 @@ import psycopg
 
 from agentrl.errors import UnknownVersion, UsageError
 from agentrl.store.codec import strict_json
-from agentrl.store.contract import TRAINING_PLACES, Conservation, Evaluation, EvaluationResult, RunRow, RunSpec
+from agentrl.store.contract import (
+    TRAINING_PLACES,
+    WORK_PLACES,
+    Conservation,
+    Evaluation,
+    EvaluationResult,
+    RunRow,
+    RunSpec,
+)
 from agentrl.store.postgres_connection import PostgresConnection
 from agentrl.types import Place, PolicyVersion, Task
 
@@ -98,7 +106,8 @@ class PostgresRuns(PostgresConnection):
             raise UsageError(f"there is no run with id {run}")
 
     def counts(self, run: int) -> Mapping[Place, int]:
-        return self.conservation(run).places
+        self._run(run)
+        return dict(zip(WORK_PLACES, self.row("select * from agentrl.work_v1(%s)", (run,)), strict=True))
 
     def conservation(self, run: int) -> Conservation:
         self._run(run)

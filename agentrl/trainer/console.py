@@ -53,7 +53,7 @@ class Console:
 
     @staticmethod
     def queue_depth(claim: Claim) -> int:
-        """Trajectories that were ready when the batch was claimed, the batch included."""
+        """Trajectories that are ready beside the claimed batch."""
         return claim.counts.get(Place.READY, 0)
 
     def step(self, step: int, metrics: Mapping[str, Any], queue: int, scores: Sequence[EvaluationResult]) -> None:

@@ -32,7 +32,7 @@ from agentrl.trainer.publish import Publisher
 from agentrl.trainer.update import UpdateResult, train_on
 from agentrl.types import DropReason, PolicyVersion, StoredTrajectory
 
-POLL_S = 0.03
+POLL_S = 0.05
 
 
 @dataclass

@@ -11,6 +11,17 @@ create view agentrl.trajectory_state as
   union all select run, trajectory, purpose, 'dropped', at from agentrl.dropped
   union all select run, trajectory, 'eval', 'evaluated', at from agentrl.evaluated;
 
+-- Training trajectories in the places that they still leave: small tables, whatever was trained before.
+create function agentrl.work_v1(
+  run_ bigint, out live bigint, out grade_job bigint, out graded bigint, out ready bigint, out lease bigint) language sql stable as $$
+  select
+    (select count(*) from agentrl.live x where x.run = run_ and x.purpose = 'train'),
+    (select count(*) from agentrl.grade_job x where x.run = run_ and x.purpose = 'train'),
+    (select count(*) from agentrl.graded x where x.run = run_),
+    (select coalesce(sum(x.n_traj), 0)::bigint from agentrl.ready x where x.run = run_),
+    (select coalesce(sum(x.n_traj), 0)::bigint from agentrl.lease x where x.run = run_)
+$$;
+
 -- created = the sum of the seven training places, for each run at every moment; evaluation episodes stand apart.
 -- A function, so that a query of one run touches the partitions of that run only.
 create function agentrl.conservation_v1(

@@ -123,7 +123,7 @@ class Case:
         ending = await runner.run(opened)
         stored = self.store.trajectory(opened.trajectory)
         assert stored is not None
-        (place,) = [place for place, n in self.store.counts(self.run.id).items() if n]
+        (place,) = [place for place, n in self.store.conservation(self.run.id).places.items() if n]
         return ending, stored, place
 
 
