@@ -26,6 +26,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
 import psycopg
 
 from agentrl.errors import NotReadyError
@@ -233,9 +234,34 @@ def _lock(home: Path) -> Iterator[None]:
 
 
 def _is_running(server: _Server) -> bool:
-    if not (server.data / "postmaster.pid").is_file():
+    """Whether the process in the pid file is this server's: a zombie or a recycled number is not."""
+    try:
+        pid = int((server.data / "postmaster.pid").read_text().split("\n", 1)[0])
+        return _works_in(psutil.Process(pid), server.data)
+    except (FileNotFoundError, ValueError, psutil.NoSuchProcess):
         return False
-    return server.run("pg_ctl", "status", "-D", str(server.data)).returncode == 0
+
+
+def _works_in(process: psutil.Process, data: Path) -> bool:
+    """Server processes have the data directory as their working directory."""
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE and process.cwd() == str(data)
+    except psutil.Error:
+        return False
+
+
+def _clear_crash(server: _Server) -> None:
+    """Remove the pid files of a killed server: a zombie's number in them would keep the next one from starting.
+
+    Its orphaned backends notice the death and leave; the next server must not start before.
+    """
+    deadline = time.monotonic() + _START_TIMEOUT_S
+    while any(_works_in(p, server.data) for p in psutil.process_iter()):
+        if time.monotonic() > deadline:
+            raise NotReadyError(f"Processes of a killed Postgres still use {server.data}; end them and start again.")
+        time.sleep(0.05)
+    (server.data / "postmaster.pid").unlink(missing_ok=True)
+    (server.socket_directory / ".s.PGSQL.5432.lock").unlink(missing_ok=True)
 
 
 def _own(server: _Server, directory: Path) -> None:
@@ -262,6 +288,7 @@ def _initialise(server: _Server) -> None:
 
 
 def _start(server: _Server) -> None:
+    _clear_crash(server)
     _own(server, server.socket_directory)
     if not server.log.exists():
         server.log.touch(mode=0o600)

@@ -146,7 +146,7 @@ class PostgresConnection:
 def _parse(url: str) -> URL:
     try:
         parsed = make_url(url)
-    except sqlalchemy.exc.ArgumentError as e:
+    except (sqlalchemy.exc.ArgumentError, ValueError) as e:
         # The text may hold a password, so it is not repeated.
         raise UsageError("The database URL can't be read; it should look like postgresql://user:password@host:5432/name") from e
     if parsed.get_backend_name() not in ("postgresql", "postgres"):

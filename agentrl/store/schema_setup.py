@@ -23,8 +23,10 @@ _LOCK = 5_206_117_301
 _ENUMS: dict[str, type[StrEnum]] = {
     e.__name__: e for e in (DropReason, FinishReason, Origin, Outcome, Place, Purpose, Termination)
 }
-_OBJECT = re.compile(r"((?:^--.*\n)+)^create (table|view|sequence|function) agentrl\.(\w+)(.*?)(?=^create |\Z)", re.M | re.S)
-_COLUMN = re.compile(r"^  \"?(\w+)\"? .*?-- (.+)$", re.M)
+_OBJECT = re.compile(
+    r"((?:^--[^\n]*\n)+)^create (table|view|sequence|function) agentrl\.(\w+)(.*?)(?=^--|^create |^do |\Z)", re.M | re.S
+)
+_COLUMN = re.compile(r"^  \"?(\w+)\"? [^\n]*?-- ([^\n]+)$", re.M)
 
 
 def schema_files() -> dict[str, str]:

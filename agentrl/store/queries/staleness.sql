@@ -1,7 +1,7 @@
 -- name: staleness
 -- How old what was trained was: trajectories and tokens by lag, for each step (step NULL: over all).
 select r.name as run, c.step, c.lag, count(*) as trajectories, sum(t.n_tokens)::bigint as tokens,
-       round(count(*) / sum(count(*)) over (partition by r.id, grouping(c.step), c.step), 4)::float8 as share
+       (count(*) / sum(count(*)) over (partition by r.id, grouping(c.step), c.step))::float8 as share
 from agentrl.consumed c
 join agentrl.run r on r.id = c.run
 join agentrl.trajectory t on t.run = c.run and t.start_version = c.start_version and t.id = c.trajectory

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,8 +14,7 @@ from agentrl.store.postgres import PostgresStore
 def _server(kind: str, binaries: Path | None) -> Iterator[Server]:
     server = Server(kind, binaries)
     yield server
-    server.stop()
-    shutil.rmtree(server.home)
+    server.close()
 
 
 @pytest.fixture(scope="session")

@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import itertools
 import os
+import shutil
+import signal
 import tempfile
+import time
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -261,13 +264,14 @@ class PostgresWorld(World):
 class Server:
     """A private server of one kind of binaries in a directory that ``nobody`` can reach."""
 
-    def __init__(self, kind: str, binaries: Path | None) -> None:
+    def __init__(self, kind: str, binaries: Path | None, durable: bool = False) -> None:
         self.kind = kind
         self.binaries = binaries
         self.home = Path(tempfile.mkdtemp(prefix=f"agentrl-test-{kind}-", dir="/tmp"))
         self.home.chmod(0o755)
         self.url = self._start()
-        self._forget_durability()
+        if not durable:
+            self._forget_durability()
 
     def _start(self) -> str:
         previous = os.environ.get("AGENTRL_PG_BIN")
@@ -294,9 +298,19 @@ class Server:
         finally:
             self._restore(previous)
 
-    def restart(self) -> None:
+    def kill(self) -> None:
+        """kill -9 of the whole server, and wait until it is gone."""
+        (pid_file,) = self.home.glob("pg*/postmaster.pid")
+        pid = int(pid_file.read_text().splitlines()[0])
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        for one in (pid, *map(int, children)):
+            os.kill(one, signal.SIGKILL)
+        while any(Path(f"/proc/{one}/stat").exists() and not _is_zombie(one) for one in (pid, *map(int, children))):
+            time.sleep(0.01)
+
+    def close(self) -> None:
         self.stop()
-        self._start()
+        shutil.rmtree(self.home)
 
     def database(self) -> str:
         """The URL of a fresh, empty database."""
@@ -310,6 +324,13 @@ class Server:
         os.environ.pop("AGENTRL_PG_BIN", None)
         if previous is not None:
             os.environ["AGENTRL_PG_BIN"] = previous
+
+
+def _is_zombie(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
 
 
 def no_grace(store: PostgresStore) -> None:

@@ -1,0 +1,239 @@
+"""The in-memory twin and a real server answer every sequence of calls alike."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
+from store_bench import CANCELLED, FAILED, LINEAGE, Bench, PostgresWorld, World, graded, keys, segment
+
+from agentrl.errors import AgentRLError
+from agentrl.store.contract import StepCommit
+from agentrl.types import DropReason, EpisodeEnd, Opened, Outcome, Termination
+
+UNGRADED = EpisodeEnd(1, Termination.TRUNCATED_TURNS, Outcome.POLICY_ENDED)
+ENDS = [
+    graded(1),
+    graded(1),
+    graded(1, 0.0),
+    UNGRADED,
+    FAILED,
+    CANCELLED,
+    EpisodeEnd(1, Termination.TERMINATED, Outcome.GRADED),
+]
+
+
+class Pair(RuleBasedStateMachine):
+    """The same calls on both; the n-th episode, item and version of one is the n-th of the other.
+
+    Time moves by two seconds before each call that reaps, so that both always reap there; leases are an odd number of seconds,
+    so that none ends at a moment where milliseconds decide.
+    """
+
+    postgres: PostgresWorld
+
+    @initialize(
+        group=st.sampled_from([1, 2]), bound=st.sampled_from([0, 1, 2, None]), end=st.sampled_from([None, 3]),
+        attempts=st.integers(1, 3), age=st.sampled_from([None, 301.0]),
+    )  # fmt: skip
+    def start(self, group: int, bound: int | None, end: int | None, attempts: int, age: float | None) -> None:
+        self.worlds: list[World] = [World(), self.postgres]
+        spec: dict[str, Any] = {
+            "group_size": group, "lag_bound": bound, "target_steps": end, "max_attempts": attempts, "max_age_s": age,
+            "batch_min": 2, "batch_max": 2 if bound == 0 else 4, "max_running": 6, "max_lease_attempts": 2, "lease_s": 61.0,
+        }  # fmt: skip
+        self.benches: list[Bench] = [w.bench(n_tasks=3, **spec) for w in self.worlds]
+        self.episodes: list[list[Opened]] = [[], []]
+        self.known: list[dict[uuid.UUID, int]] = [{}, {}]
+        self.claims: list[Any] = [None, None]
+        self.checkpoints: list[list[int]] = [[], []]
+        self.owners = 0
+
+    def both(self, call: Any) -> list[Any]:
+        """Call on each side; results or error types must be equal after ids became positions."""
+        results = []
+        for side in (0, 1):
+            try:
+                results.append(call(side, self.benches[side]))
+            except AgentRLError as e:
+                results.append(type(e))
+        assert self.plain(0, results[0]) == self.plain(1, results[1])
+        return results
+
+    def plain(self, side: int, value: Any) -> Any:
+        known = self.known[side]
+        if isinstance(value, uuid.UUID):
+            return known.setdefault(value, len(known))
+        if isinstance(value, Opened):
+            fields = ("trajectory", "task", "task_index", "seed", "start_version", "purpose", "group", "seat", "attempt")
+            return [self.plain(side, getattr(value, f)) for f in fields]
+        if isinstance(value, list | tuple):
+            return [self.plain(side, v) for v in value]
+        return value
+
+    def tick(self, seconds: float = 2.0) -> None:
+        for world, bench in zip(self.worlds, self.benches, strict=True):
+            world.advance(bench, seconds)
+
+    @rule(n=st.integers(1, 5), behind=st.booleans())
+    def open(self, n: int, behind: bool) -> None:
+        self.tick()
+
+        def call(side: int, bench: Bench) -> Any:
+            result = bench.ask(n, engine=max(0, bench.version - 1) if behind else bench.version)
+            return result.refusal, list(result.episodes)
+
+        for side, result in enumerate(self.both(call)):
+            if isinstance(result, tuple):
+                self.episodes[side] += result[1]
+
+    @rule(pick=st.integers(0, 40), index=st.sampled_from([0, 0, 0, 1]), back=st.integers(0, 2), text=st.sampled_from("ab"))
+    def write(self, pick: int, index: int, back: int, text: str) -> None:
+        if self.episodes[0]:
+            self.both(
+                lambda side, bench: bench.store.write_segment(
+                    self.episodes[side][pick % len(self.episodes[side])],
+                    segment(index, max(0, bench.version - back), action_text=text),
+                )
+            )
+
+    @rule(pick=st.integers(0, 40), end=st.sampled_from(ENDS), newest=st.booleans())
+    def complete(self, pick: int, end: EpisodeEnd, newest: bool) -> None:
+        if self.episodes[0]:
+            at = -1 - pick % min(4, len(self.episodes[0])) if newest else pick % len(self.episodes[0])
+            self.both(lambda side, bench: bench.store.complete(self.episodes[side][at], end))
+
+    @rule()
+    def finish_all(self) -> None:
+        for at in range(len(self.episodes[0]))[-10:]:
+
+            def call(side: int, bench: Bench, at: int = at) -> Any:
+                episode = self.episodes[side][at]
+                if bench.store.renew_episodes("w", {episode.trajectory: episode.fence}):
+                    return "gone"
+                if not bench.store.trajectory(episode.trajectory).segments:
+                    bench.store.write_segment(episode, segment(0, bench.version))
+                return bench.store.complete(episode, graded(len(bench.store.trajectory(episode.trajectory).segments)))
+
+            self.both(call)
+
+    @rule(seconds=st.sampled_from([2.0, 30.0, 100.0]))
+    def wait(self, seconds: float) -> None:
+        self.tick(seconds)
+
+    @rule(n_min=st.integers(1, 2))
+    def claim(self, n_min: int) -> None:
+        self.tick()
+
+        def call(side: int, bench: Bench) -> Any:
+            claim = bench.claim(n_min=n_min * bench.spec.group_size)
+            self.claims[side] = claim
+            found = [(i.lag, i.oldest_update, [(t.id, t.attempt) for t in i.trajectories]) for i in claim.items]
+            return found, claim.waiting, claim.examined, claim.admissible, sorted(claim.counts.items())
+
+        self.both(call)
+
+    @precondition(lambda self: self.claims[0] is not None and self.claims[0].items)
+    @rule(renew=st.booleans(), policy=st.booleans(), fate=st.sampled_from(["consume", "drop one", "release one"]))
+    def commit(self, renew: bool, policy: bool, fate: str) -> None:
+        def call(side: int, bench: Bench) -> Any:
+            held = keys(self.claims[side].items)
+            if renew:
+                bench.store.renew_leases(bench.run, bench.fence, held, 61.0)
+            kept, last = (held, None) if fate == "consume" else (held[:-1], held[-1])
+            row = bench.store.find_run(bench.spec.name)
+            result = bench.store.commit_step(
+                bench.run,
+                bench.fence,
+                StepCommit(
+                    row.step + 1, policy, bench.version, "hash", {"n": 1.0}, {}, kept,
+                    [(*last, DropReason.ZERO_VARIANCE)] if last and fate == "drop one" else [],
+                    [last] if last and fate == "release one" else [],
+                ),
+            )  # fmt: skip
+            bench.updates = result.updates
+            return result.step, result.updates, result.repeated
+
+        self.both(call)
+
+    @rule(publish=st.booleans(), lose=st.booleans(), checkpoint=st.booleans(), renew=st.booleans(), end=st.sampled_from(ENDS))
+    def step(self, publish: bool, lose: bool, checkpoint: bool, renew: bool, end: EpisodeEnd) -> None:
+        """One turn of the whole loop, so that sequences get far; one episode may be lost or end in another way."""
+        self.open(n=5, behind=False)
+        if lose:
+            self.write(pick=len(self.episodes[0]) - 1, index=0, back=1, text="a")
+            self.complete(pick=0, end=end, newest=True)
+        self.finish_all()
+        self.claim(n_min=2)
+        if self.claims[0] is not None and self.claims[0].items:
+            self.commit(renew=renew, policy=True, fate="consume")
+            if publish:
+                self.publish()
+            if checkpoint:
+                self.checkpoint()
+
+    @rule()
+    def publish(self) -> None:
+        self.both(lambda side, bench: bench.publish())
+
+    @precondition(lambda self: self.claims[0] is not None)
+    @rule()
+    def checkpoint(self) -> None:
+        def call(side: int, bench: Bench) -> Any:
+            self.checkpoints[side].append(bench.checkpoint())
+            return None
+
+        self.both(call)
+
+    @precondition(lambda self: self.benches[0].store.find_run(self.benches[0].spec.name).step > 0 and self.owners < 4)
+    @rule(clean=st.booleans(), pick=st.integers(-1, 5))
+    def restart(self, clean: bool, pick: int) -> None:
+        self.owners += 1
+        if not clean:
+            self.tick(100.0)
+
+        def call(side: int, bench: Bench) -> Any:
+            if clean:
+                bench.store.release_trainer(bench.run, bench.fence)
+            known = self.checkpoints[side]
+            at = known[pick % len(known)] if pick >= 0 and known else None
+            started = bench.start(at, owner=f"trainer {self.owners}", lease_s=61.0)
+            version = started.version
+            assert version is not None
+            left = [(c.step, c.updates, c.version) for c in bench.store.checkpoints(bench.run)]
+            counts = (started.step, started.updates, started.returned, started.dropped)
+            return started.branch, counts, version.version, version.parent, left
+
+        self.both(call)
+
+    @invariant()
+    def same_conservation(self) -> None:
+        if not hasattr(self, "benches"):
+            return
+        left, right = (b.store.conservation(b.run) for b in self.benches)
+        assert left == right
+        assert left.holds
+        assert self.worlds[0].drop_reasons(self.benches[0]) == self.worlds[1].drop_reasons(self.benches[1])
+
+
+def test_twin_and_server__answer_alike(embedded_world: PostgresWorld) -> None:
+    machine = type("BoundPair", (Pair,), {"postgres": embedded_world})
+    run_state_machine_as_test(  # type: ignore[no-untyped-call]
+        machine,
+        settings=settings(
+            max_examples=15, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True,
+            database=None,
+        ),
+    )  # fmt: skip
+
+
+def test_lineage__read_back_equal(world: World) -> None:
+    bench = world.bench()
+    (episode,) = bench.open(1)
+    assert world.store.trajectory(episode.trajectory).lineage == LINEAGE
+    with pytest.raises(AttributeError):
+        world.store.trajectory(episode.trajectory).lineage.model = "other"
