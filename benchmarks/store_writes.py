@@ -2,7 +2,8 @@
 
     python benchmarks/store_writes.py [URL]
 
-Prints milliseconds per call: CPU of this process (the number to trust on a busy machine) and wall time of one thread.
+Prints milliseconds per call: CPU of this process (the number to trust on a busy machine) and wall time, with one thread and
+with 32, whose writes share transactions.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import sys
 import time
 import uuid
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
@@ -68,24 +70,30 @@ def main() -> None:
     trainer = store.start_trainer(run, owner="bench", lease_s=600, checkpoint=None)
     version = store.stage_version(run, trainer.fence, parent=None, updates=0, uri="u", checksum="c").version
     store.publish_version(run, trainer.fence, version)
-    episodes: list[Opened] = []
-
-    def open_all() -> None:
-        for _ in range(EPISODES // 32):
-            opened = store.open_episodes(run, worker="w", request=uuid.uuid4(), n=32, engine_version=version, lineage=LINEAGE)
-            episodes.extend(opened.episodes)
-
-    def write_all() -> None:
-        for turn in range(TURNS):
-            segment = _segment(turn)
-            for episode in episodes:
-                store.write_segment(episode, segment)
-
     end = EpisodeEnd(TURNS, Termination.TERMINATED, Outcome.GRADED, Reward(1.0, True))
-    _timed("open_episodes (32 at a time)", EPISODES, open_all)
-    _timed("write_segment", EPISODES * TURNS, write_all)
-    _timed("complete", EPISODES, lambda: [store.complete(e, end) for e in episodes] and None)
-    _timed("claim of 64", 1, lambda: store.claim(run, trainer.fence, n_min=64, n_max=64, lease_s=60) and None)
+    for threads in (1, 32):
+        pool = ThreadPoolExecutor(threads)
+        episodes: list[Opened] = []
+
+        def open_all(into: list[Opened] = episodes) -> None:
+            for _ in range(EPISODES // 32):
+                result = store.open_episodes(
+                    run, worker="w", request=uuid.uuid4(), n=32, engine_version=version, lineage=LINEAGE
+                )
+                into.extend(result.episodes)
+
+        def write_all(episodes: list[Opened] = episodes, pool: ThreadPoolExecutor = pool) -> None:
+            for turn in range(TURNS):
+                segment = _segment(turn)
+                list(pool.map(lambda e: store.write_segment(e, segment), episodes))  # noqa: B023
+
+        def complete_all(episodes: list[Opened] = episodes, pool: ThreadPoolExecutor = pool) -> None:
+            list(pool.map(lambda e: store.complete(e, end), episodes))
+
+        _timed("open_episodes (32 at a time)", EPISODES, open_all)
+        _timed(f"write_segment, {threads} threads", EPISODES * TURNS, write_all)
+        _timed(f"complete, {threads} threads", EPISODES, complete_all)
+    _timed("claim of 64", 1, lambda: print(len(store.claim(run, trainer.fence, n_min=64, n_max=64, lease_s=60).items), "items"))
     store.close()
 
 

@@ -36,6 +36,7 @@ from agentrl.types import (
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 _INT32 = np.dtype("<i4")
 _FLOAT32 = np.dtype("<f4")
+_STRICT = json.JSONEncoder(allow_nan=False, ensure_ascii=False)  # json.dumps builds a new one on each call
 
 
 def array_bytes(array: np.ndarray, dtype: np.dtype[Any], field: str) -> bytes:
@@ -93,7 +94,7 @@ def _fits_jsonb(dumped: str) -> bool:
 def strict_json(value: Json, field: str) -> str:
     """JSON text that jsonb accepts; `BadValue` naming the field for NaN, U+0000, lone surrogates or foreign objects."""
     try:
-        dumped = json.dumps(value, allow_nan=False, ensure_ascii=False)
+        dumped = _STRICT.encode(value)
     except (TypeError, ValueError, RecursionError) as e:
         raise BadValue(f"{field} can't be stored as JSON: {_find_bad(value, field) or e}") from e
     if not _fits_jsonb(dumped):
@@ -145,7 +146,7 @@ def segment_parameters(s: Segment) -> tuple[Any, ...]:
     replaced = observation_text is not s.observation_text or action_text is not s.action_text
     if calls or results:
         try:
-            calls_json, results_json = (json.dumps(x, allow_nan=False, ensure_ascii=False) for x in (calls, results))
+            calls_json, results_json = _STRICT.encode(calls), _STRICT.encode(results)
             fits = _fits_jsonb(calls_json) and _fits_jsonb(results_json)
         except ValueError:
             fits = False
