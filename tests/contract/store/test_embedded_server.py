@@ -112,3 +112,4 @@ def test_long_home__socket_path_stays_short(home: Path) -> None:
     with psycopg.connect(url) as connection:
         assert connection.execute("select 1").fetchone() == (1,)
     stop_embedded(deep)
+    Path(url.split("host=")[1]).rmdir()

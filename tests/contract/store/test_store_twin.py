@@ -6,7 +6,7 @@ import uuid
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
 from store_bench import CANCELLED, FAILED, LINEAGE, Bench, PostgresWorld, World, graded, keys, segment
@@ -226,6 +226,7 @@ def test_twin_and_server__answer_alike(embedded_world: PostgresWorld) -> None:
         machine,
         settings=settings(
             max_examples=15, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True,
+            phases=(Phase.generate,),
             database=None,
         ),
     )  # fmt: skip
