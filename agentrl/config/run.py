@@ -37,7 +37,7 @@ class SandboxSettings(Section):
     """Where tool code runs."""
 
     provider: Literal["auto", "docker", "podman", "bubblewrap"] = "auto"
-    pool_size: int = Field(16, ge=1)
+    pool_size: int = Field(24, ge=1)
     """Sandboxes kept warm by each rollout worker."""
     unsafe_local_execution: bool = False
 
@@ -100,7 +100,7 @@ class EvaluationSettings(Section):
     split: str = "heldout"
     episodes: int = Field(512, ge=1)
     """Episodes of the first and the last evaluation."""
-    every: int = Field(35, ge=0)
+    every: int = Field(50, ge=0)
     """Steps between evaluations; 0: only before the first and after the last step."""
     episodes_during: int = Field(128, ge=1)
 

@@ -32,6 +32,11 @@ from agentrl.types import FinishReason, PolicyVersion
 NO_VERSION = -1
 """The version before the first load."""
 
+GATHER_S = 0.02
+GATHERED = 48
+"""A step for few requests costs almost as much as one for many. So while sessions rest between two turns, a step for fewer than
+`GATHERED` requests is followed by a pause of up to `GATHER_S` seconds in which others may join."""
+
 ROWS_PER_STEP = 4096
 """Token rows of one forward at most, so that a long prompt does not hold up everyone else."""
 
@@ -125,10 +130,16 @@ class LocalEngine:
             while self._waiting or self._running:
                 self._admit()
                 self._step()
-                await asyncio.sleep(0)
+                await asyncio.sleep(self._pause())
         except Exception as error:  # the driver's boundary: whatever stops it must not leave a request waiting
             for job in list(self._by_session.values()):
                 self._fail(job, f"the engine failed: {error!r}", error)
+
+    def _pause(self) -> float:
+        """Seconds until the next step; 0 when nobody is expected or enough are there."""
+        if not self._slots.resting:
+            return 0.0
+        return GATHER_S * max(0.0, 1 - len(self._running) / GATHERED)
 
     def _admit(self) -> None:
         """First come, first served."""

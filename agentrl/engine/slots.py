@@ -36,6 +36,11 @@ class Slots:
         self._free = list(range(n))
         self._idle: OrderedDict[str, int] = OrderedDict()
 
+    @property
+    def resting(self) -> int:
+        """Sessions that have a cache and do not generate: between two turns."""
+        return len(self._idle)
+
     def take(self, session: str) -> int | None:
         """A slot for a session that starts to generate: its own, a free one, or the longest-idle one; None: all busy."""
         slot = self._idle.pop(session, None)

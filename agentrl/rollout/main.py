@@ -24,6 +24,8 @@ from sandboxes.contract import Provider
 from sandboxes.pool import Pool
 
 WAIT_S = 0.1
+EVALUATION_POOL = 8
+"""Sandboxes of the evaluation worker: nobody waits for it, so it need not be as fast as the training workers."""
 
 
 def run_rollout(store: TrajectoryStore, run: RunRow, *, worker: str, evaluate: bool) -> int:
@@ -55,7 +57,7 @@ async def _serve(
     model_dir = Path(config.model.path) if config.model.path else folder / "model"
     chat = ChatFormat(model_dir)
     engine = LocalEngine(model_dir, slots=config.engine.slots)
-    pool = Pool(provider, config.sandbox.pool_size)
+    pool = Pool(provider, min(config.sandbox.pool_size, EVALUATION_POOL) if evaluate else config.sandbox.pool_size)
     sampling = Sampling(temperature=config.engine.temperature)
     name = f"{socket.gethostname()}:{os.getpid()}:{role}"
     log.info("rollout starts", worker=name, sandbox=reason, engine=engine.info.name)

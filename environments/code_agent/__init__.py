@@ -50,6 +50,7 @@ class CodeAgent(Environment):
 
     async def setup(self, episode: Episode) -> None:
         episode.state.code = None
+        episode.state.failed = False
 
     @tool
     async def read(self, episode: Episode, path: str) -> str:
@@ -65,9 +66,10 @@ class CodeAgent(Environment):
         episode.state.code = code
         visible = slice(VISIBLE_TESTS)
         outcome = await execution.run(episode.sandbox, code, payload["function"], payload["inputs"][visible])
+        failure = execution.first_failure(outcome, payload["expected"][visible])
+        episode.state.failed = failure is not None
         if outcome.error is not None:
             return f"error: {outcome.error}"
-        failure = execution.first_failure(outcome, payload["expected"][visible])
         return "passed" if failure is None else f"FAIL {failure}"
 
     def wrong_call(self, why: str) -> str:
@@ -79,7 +81,8 @@ class CodeAgent(Environment):
 
     async def reward(self, episode: Episode, sandbox: Sandbox) -> Reward:
         code, payload = episode.state.code, episode.task.payload
-        if code is None or episode.ended is not Termination.TERMINATED:
+        # The visible tests are the first of the six: what failed them needs no second run.
+        if code is None or episode.state.failed or episode.ended is not Termination.TERMINATED:
             return Reward(0.0, False, self.name, self.version)
         outcome = await execution.run(sandbox, code, payload["function"], payload["inputs"])
         failure = execution.first_failure(outcome, payload["expected"])
