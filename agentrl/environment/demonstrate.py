@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-from contextlib import AbstractAsyncContextManager, nullcontext
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from agentrl.environment.base import Environment, Policy, checked_tasks
@@ -15,6 +16,7 @@ from agentrl.errors import EnvironmentFault
 from agentrl.tokens.messages import Message
 from agentrl.types import Reward, Task, Termination
 from sandboxes.contract import Sandbox, SandboxPool
+from sandboxes.lazy import LazySandbox
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +71,15 @@ async def collect(
     return [task.result() for task in running]
 
 
-def _sandbox(environment: Environment, pool: SandboxPool | None) -> AbstractAsyncContextManager[Sandbox | None]:
+@asynccontextmanager
+async def _sandbox(environment: Environment, pool: SandboxPool | None) -> AsyncIterator[Sandbox | None]:
     if environment.sandbox is None:
-        return nullcontext()
+        yield None
+        return
     if pool is None:
         raise EnvironmentFault(f"environment {environment.name!r} needs a sandbox, and no pool was given")
-    return pool.acquire(environment.sandbox)
+    sandbox = LazySandbox(pool, environment.sandbox)
+    try:
+        yield sandbox
+    finally:
+        await sandbox.release()

@@ -86,17 +86,31 @@ def _with_duration(demonstration: Any, other: Any) -> Any:
     return replace(demonstration, reward=replace(demonstration.reward, duration_s=other.reward.duration_s))
 
 
-class Boxes:
-    """A pool that hands out objects of its own and records when each is held."""
+class Box:
+    """A sandbox that only counts its pings."""
+
+    id = "box"
 
     def __init__(self) -> None:
-        self.held: list[object] = []
+        self.pings = 0
+
+    async def ping(self) -> None:
+        self.pings += 1
+
+
+class Boxes:
+    """A pool that hands out boxes of its own and records when each is held."""
+
+    def __init__(self) -> None:
+        self.held: list[Box] = []
+        self.boxes: list[Box] = []
         self.most = 0
         self.log: list[str] = []
 
     @asynccontextmanager
     async def acquire(self, spec: SandboxSpec, *, timeout: float = 60.0) -> AsyncIterator[Any]:
-        box = object()
+        box = Box()
+        self.boxes.append(box)
         self.held.append(box)
         self.most = max(self.most, len(self.held))
         self.log.append("acquire")
@@ -111,22 +125,33 @@ class Boxes:
 
 
 class Boxed(Counting):
+    """Uses its sandbox at the start, and the grading one for its verdict."""
+
     sandbox = SandboxSpec()
 
     async def setup(self, episode: Episode) -> None:
-        episode.state.box = episode.sandbox
+        await episode.sandbox.ping()
 
     async def reward(self, episode: Episode, sandbox: Any) -> bool:
-        return sandbox is not episode.state.box
+        await sandbox.ping()
+        return True
 
 
 async def test_grading__has_another_sandbox_taken_after_the_first_was_given_back() -> None:
     pool = Boxes()
-    task = Task("x", {"goal": 0})
-    demonstration = await play(Boxed(), task, lambda episode: "done", pool)
+    demonstration = await play(Boxed(), Task("x", {"goal": 0}), lambda episode: "done", pool)
     assert demonstration.reward is not None
-    assert demonstration.reward.success is True
     assert pool.log == ["acquire", "release", "acquire", "release"]
+    assert [box.pings for box in pool.boxes] == [1, 1]
+
+
+async def test_sandbox_that_nobody_uses__is_never_taken() -> None:
+    class Idle(Counting):
+        sandbox = SandboxSpec()
+
+    pool = Boxes()
+    await play(Idle(), Task("x", {"goal": 0}), lambda episode: "done", pool)
+    assert pool.log == []
 
 
 async def test_collect__holds_no_more_sandboxes_than_asked() -> None:
@@ -137,7 +162,7 @@ async def test_collect__holds_no_more_sandboxes_than_asked() -> None:
 
 async def test_environment_with_sandbox_and_no_pool__fault() -> None:
     with pytest.raises(EnvironmentFault, match="needs a sandbox"):
-        await play(Boxed(), Task("x", {"goal": 0}), lambda episode: "done")
+        await play(Boxed(), Task("x", {"goal": 0}), lambda episode: "done", None)
 
 
 async def test_policy_that_raises__fault_names_demonstrator() -> None:
