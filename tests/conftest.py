@@ -39,6 +39,7 @@ def learned(command_line: CommandLine) -> str:
         "--seed",
         "11",
         "trainer.steps=40",
+        "trainer.final_learning_rate=1.0",
         "evaluation.episodes=256",
         "evaluation.every=0",
     )

@@ -73,7 +73,7 @@ HELDOUT_PAIRS = _heldout_pairs()
 
 
 def generate(split: str, seed: int) -> Iterator[Task]:
-    """Tasks without end. ``train``: one step or, three times as often, two, no held-out pair; ``heldout``: held-out pairs only."""
+    """Tasks without end. ``train``: one or two steps, half and half, no held-out pair; ``heldout``: held-out pairs only."""
     rng = random.Random(f"code_agent/{split}/{seed}")
     index = 0
     while True:
@@ -110,7 +110,7 @@ def _task(rng: random.Random, split: str, index: int) -> Task:
 
 
 def _draw_steps(rng: random.Random, split: str) -> list[Step]:
-    n_steps = 2 if split == "heldout" else rng.choice((1, 2, 2, 2))
+    n_steps = 2 if split == "heldout" else rng.choice((1, 2))
     while True:
         steps = [(rng.choice(OPERATIONS).name, rng.randint(2, 9), rng.randrange(2)) for _ in range(n_steps)]
         names = tuple(name for name, _, _ in steps)
