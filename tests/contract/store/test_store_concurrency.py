@@ -121,10 +121,13 @@ def test_group_members_failing_at_the_same_time__no_seat_lost(world: World) -> N
     bench.check()
 
 
-def _work(bench: Bench, steps: int, worker: str, stop: threading.Event) -> None:
+def _work(bench: Bench, worker: str, stop: threading.Event) -> None:
     while not stop.is_set():
         newest = bench.store.newest_version(bench.run)
-        for i, episode in enumerate(bench.open(3, worker=worker, engine=newest.version)):
+        episodes = bench.open(3, worker=worker, engine=newest.version)
+        if not episodes:
+            stop.wait(0.01)
+        for i, episode in enumerate(episodes):
             if (episode.seed + i) % 9 == 0:
                 bench.store.complete(episode, EpisodeEnd(0, Termination.FAILED, Outcome.INFRASTRUCTURE))
             else:
@@ -137,7 +140,7 @@ def test_whole_loop_with_several_workers__bound_and_conservation_hold(world: Wor
     bench = world.bench(lag_bound=1, batch_min=4, batch_max=4, group_size=group_size, target_steps=steps, n_tasks=5)
     stop = threading.Event()
     with ThreadPoolExecutor(3) as pool:
-        workers = [pool.submit(_work, bench, steps, f"w{i}", stop) for i in range(3)]
+        workers = [pool.submit(_work, bench, f"w{i}", stop) for i in range(3)]
         try:
             while world.store.find_run(bench.spec.name).step < steps:
                 bench.check()
