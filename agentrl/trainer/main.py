@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Any
+from uuid import uuid4
 
 import torch
 
@@ -60,7 +61,7 @@ def _train(store: TrajectoryStore, run: RunRow, config: RunConfig, folder: Path,
     console = Console(config.trainer.steps)
     model_dir = _model_dir(config, folder, console, log, stop)
     checkpoint = next((c for c in store.checkpoints(run.id) if verify_checkpoint(c)), None)
-    owner = f"{socket.gethostname()}:{os.getpid()}"
+    owner = f"{socket.gethostname()}:{os.getpid()}:{uuid4().hex[:8]}"
     log.cpu("model ready", folder=str(model_dir))
     start = store.start_trainer(
         run.id, owner=owner, lease_s=config.trainer.lease_s, checkpoint=checkpoint.id if checkpoint else None
