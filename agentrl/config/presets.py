@@ -47,7 +47,7 @@ _TINY: Values = {
     "algorithm.ratio_high": 1.5,
     "staleness.lag": 1,
     "trainer.batch": 64,
-    "trainer.steps": 140,
+    "trainer.steps": 110,
     "trainer.learning_rate": 4e-4,
     "trainer.final_learning_rate": 0.1,
 }

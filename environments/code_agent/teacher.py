@@ -1,8 +1,8 @@
 """An unreliable scripted teacher, whose demonstrations give a model from scratch the form of the task and part of its meaning.
 
-It succeeds about a third of the time. A third of the operations it mistranslates in the same way three times out of four: a
-model that imitates it is therefore wrong about them even when decoded greedily, and only reward can correct that. Besides, it
-makes random mistakes, sometimes acts before reading, often gives up after a failed test, and garbles some calls.
+It succeeds about half of the time. A third of the operations it mistranslates in the same way more often than not: a model that
+imitates it is therefore wrong about them even when decoded greedily, and only reward can correct that. Besides, it makes random
+mistakes, sometimes acts before reading, often gives up after a failed test, and garbles some calls.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ import random
 from agentrl.environment import Episode, Task
 from environments.code_agent.tasks import OPERATIONS, Step, solution, steps_of
 
-P_READS = 0.7
+P_READS = 0.8
 P_STOPS_AFTER_PASS = 0.8
-P_GIVES_UP_AFTER_FAIL = 0.6
-P_BIASED = 0.75
-P_RANDOM = 0.3
-P_GARBLED = 0.08
+P_GIVES_UP_AFTER_FAIL = 0.4
+P_BIASED = 0.6
+P_RANDOM = 0.15
+P_GARBLED = 0.05
 BIASED_EVERY = 3
 _NAMES = [operation.name for operation in OPERATIONS]
 

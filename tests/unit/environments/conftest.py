@@ -17,6 +17,7 @@ class Recorded:
 
     def __init__(self, sandbox: Sandbox) -> None:
         self.sandbox = sandbox
+        self.id = sandbox.id
         self.programs: list[str] = []
 
     async def run_python(

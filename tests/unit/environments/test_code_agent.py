@@ -136,12 +136,12 @@ async def test_grading__is_the_same_over_repeats_and_new_sandboxes(pool: Any) ->
     assert results == [(1.0, True)] * 3
 
 
-async def test_teacher__succeeds_about_a_third_of_the_time(pool: Any) -> None:
+async def test_teacher__succeeds_about_half_of_the_time(pool: Any) -> None:
     demonstrations = await collect(ENV, 1, 60, pool, concurrency=2)
     success = sum(earned(demonstration)[1] is True for demonstration in demonstrations) / len(demonstrations)
-    assert 0.15 < success < 0.52  # 1/3 within three standard errors
+    assert 0.35 < success < 0.75
     seen = Counter(text.split()[0] for demonstration in demonstrations for text in observations(demonstration))
-    assert seen["FAIL"] > seen["passed"] > seen["error:"] > 0
+    assert min(seen["FAIL"], seen["passed"]) > seen["error:"] > 0
 
 
 def test_teacher__mistranslates_every_third_operation_in_the_same_way() -> None:
@@ -159,10 +159,10 @@ def test_teacher__mistranslates_every_third_operation_in_the_same_way() -> None:
         share = n / said[operation.name].total()
         if index % 3 == 0:
             assert top == OPERATIONS[index + 1].name
-            assert 0.6 < share < 0.9
+            assert 0.5 < share < 0.7
         else:
             assert top == operation.name
-            assert 0.55 < share < 0.9
+            assert 0.75 < share < 0.95
 
 
 def test_teacher__depends_on_its_random_source_alone() -> None:
