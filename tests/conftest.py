@@ -38,7 +38,7 @@ def learned(command_line: CommandLine) -> str:
         "learned",
         "--seed",
         "11",
-        "trainer.steps=40",
+        "trainer.steps=25",
         "trainer.final_learning_rate=1.0",
         "evaluation.episodes=256",
         "evaluation.every=0",

@@ -12,10 +12,10 @@ import pytest
 from tests.command_line import CommandLine, Running
 
 SHORT = [
-    "trainer.steps=14",
+    "trainer.steps=10",
     "evaluation.episodes=32",
     "evaluation.every=0",
-    "trainer.checkpoint_every=4",
+    "trainer.checkpoint_every=3",
     "rollout.lease_s=3",
     "trainer.lease_s=3",
 ]
@@ -32,7 +32,7 @@ def conservation(command_line: CommandLine, name: str) -> dict:
 def assert_trained_once(command_line: CommandLine, name: str) -> None:
     row = conservation(command_line, name)
     assert row["holds"] is True
-    assert row["consumed"] == 14 * 64
+    assert row["consumed"] == 10 * 64
 
 
 def assert_nothing_left(command_line: CommandLine, name: str) -> None:
@@ -46,7 +46,7 @@ def assert_nothing_left(command_line: CommandLine, name: str) -> None:
 def test_kill_9__the_run_finishes_and_conserves(role: str, learned: str, command_line: CommandLine) -> None:
     name = "killed-" + role.split()[0]
     running = start(command_line, name)
-    running.wait_for(r" +6/14")
+    running.wait_for(r" +4/10")
     victims = [p for p in command_line.processes(name) if role in " ".join(p.cmdline())]
     assert len(victims) == 1
     victims[0].send_signal(signal.SIGKILL)
@@ -59,7 +59,7 @@ def test_kill_9__the_run_finishes_and_conserves(role: str, learned: str, command
 
 def test_interrupt__leaves_nothing_and_resumes(learned: str, command_line: CommandLine) -> None:
     running = start(command_line, "interrupted")
-    running.wait_for(r" +5/14")
+    running.wait_for(r" +3/10")
     running.interrupt()
     assert running.wait() == 130
     assert "agentrl train --resume interrupted" in running.output
@@ -73,7 +73,7 @@ def test_interrupt__leaves_nothing_and_resumes(learned: str, command_line: Comma
 
 def test_launcher_killed__children_end_too(learned: str, command_line: CommandLine) -> None:
     running = start(command_line, "orphaned")
-    running.wait_for(r" +3/14")
+    running.wait_for(r" +3/10")
     running.process.send_signal(signal.SIGKILL)
     running.wait()
     _eventually(lambda: command_line.processes("orphaned") == [])

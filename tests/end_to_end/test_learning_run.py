@@ -42,7 +42,7 @@ def test_run__is_asynchronous_within_the_bound(learned: str, command_line: Comma
 def test_run__conserves_every_trajectory(learned: str, command_line: CommandLine) -> None:
     assert "conservation OK" in learned
     (row,) = query(command_line, "conservation", "--run", "learned")
-    assert row["consumed"] == 40 * 64
+    assert row["consumed"] == 25 * 64
     assert row["evaluated"] == 2 * 256
 
 
@@ -77,7 +77,7 @@ def test_logs__carry_the_gauges(learned: str, command_line: CommandLine) -> None
 
 def test_metrics__are_in_the_step_rows(learned: str, command_line: CommandLine) -> None:
     rows = query(command_line, "steps", "--run", "learned")
-    assert len(rows) == 40
+    assert len(rows) == 25
     trainer = (command_line.base / "runs" / "learned" / "logs" / "trainer.jsonl").read_text().splitlines()
     steps = [line for line in map(json.loads, trainer) if line["event"] == "step"]
     for name in ("reward_share", "sync_share", "lag_mean", "tokens_per_s", "hit_rate"):
