@@ -47,7 +47,7 @@ def test_kill_9__the_run_finishes_and_conserves(role: str, learned: str, command
     name = "killed-" + role.split()[0]
     running = start(command_line, name)
     running.wait_for(r" +4/10")
-    victims = [p for p in command_line.processes(name) if role in " ".join(p.cmdline())]
+    victims = [p for p in command_line.processes(name) if f"agentrl.cli.main {role} " in " ".join(p.cmdline())]
     assert len(victims) == 1
     victims[0].send_signal(signal.SIGKILL)
     assert running.wait() == 0, running.output + command_line.errors()
