@@ -318,6 +318,8 @@ class TrajectoryStore(Protocol):
     def start_trainer(self, run: int, *, owner: str, lease_s: float, checkpoint: int | None) -> TrainerStart:
         """Take the trainer fence; with earlier history, open a branch at ``checkpoint`` (None: at the root) in one transaction.
 
+        The branch begins with a new, published version of the weights that the checkpoint's version (or the root) has.
+
         `Fenced` while another trainer's lease is alive.
         """
         ...

@@ -50,8 +50,7 @@ class MemoryTrainer(MemoryRows):
         found = next((c for c in self.checkpoints(r.id) if c.id == checkpoint), None)
         if found is None:
             raise UsageError(f"checkpoint {checkpoint} is not on the live history of run {r.spec.name!r}")
-        base = replace(r.version(found.version), uri=found.uri, checksum=found.checksum)
-        return base, StepResult(found.step, found.updates)
+        return r.version(found.version), StepResult(found.step, found.updates)
 
     def _abandon(self, r: Run, keep: int) -> list[Item]:
         touched = []

@@ -13,11 +13,11 @@ import random
 from agentrl.environment import Episode, Task
 from environments.code_agent.tasks import OPERATIONS, Step, solution, steps_of
 
-P_READS = 0.8
+P_READS = 0.85
 P_STOPS_AFTER_PASS = 0.8
-P_GIVES_UP_AFTER_FAIL = 0.4
-P_BIASED = 0.6
-P_RANDOM = 0.15
+P_GIVES_UP_AFTER_FAIL = 0.35
+P_BIASED = 0.58
+P_RANDOM = 0.12
 P_GARBLED = 0.05
 BIASED_EVERY = 3
 _NAMES = [operation.name for operation in OPERATIONS]

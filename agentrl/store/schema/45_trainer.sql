@@ -88,10 +88,9 @@ begin
     if not found then
       perform agentrl.fail_v1('AR009', format('checkpoint %s is not on the live history of run "%s"', checkpoint_, r.name));
     end if;
+    -- The weights of the version, not the checkpoint's own file: engines load the one, trainers the other.
     select * into base from agentrl.policy_version v where v.run = run_ and v.version = c.version;
     base.updates := c.updates;
-    base.uri := c.uri;
-    base.checksum := c.checksum;
   else
     select * into base from agentrl.policy_version v where v.run = run_ and v.updates = 0 and v.status <> 'failed'
     order by v.version limit 1;

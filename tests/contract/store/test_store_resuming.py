@@ -58,6 +58,8 @@ def test_resume_at_a_checkpoint__later_steps_abandoned_and_items_back(world: Wor
     assert (started.step, started.updates, started.branch) == (2, 2, 2)
     assert started.version is not None
     assert (started.version.parent, started.version.updates, started.version.status) == (at_checkpoint, 2, "published")
+    parent = world.store.version(bench.run, at_checkpoint)
+    assert (started.version.uri, started.version.checksum) == (parent.uri, parent.checksum), "weights, which engines can load"
     assert world.store.newest_version(bench.run) == started.version
     assert [c.id for c in world.store.checkpoints(bench.run)] == [checkpoint]
     assert bench.place(Place.CONSUMED) == 4
