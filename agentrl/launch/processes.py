@@ -22,7 +22,6 @@ from pathlib import Path
 
 from agentrl.errors import RunFailed
 
-EXIT_INTERRUPTED = 130
 EXIT_FENCED = 4
 FINAL_CODES = (2, 3)
 """Bad usage and missing environment: a restart can't help."""

@@ -12,7 +12,6 @@ import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from types import FrameType
 
 from agentrl.config.run import RunConfig
@@ -125,8 +124,3 @@ def _interrupts() -> Iterator[_Stop]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def run_folder(run: RunRow) -> Path:
-    """The folder that a run's row names."""
-    return from_row(run.spec.config)[1]
