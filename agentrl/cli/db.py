@@ -10,11 +10,14 @@ from typing import Any
 import typer
 from rich.console import Console
 from rich.table import Table
+from sqlalchemy.engine import make_url
 
 from agentrl.cli.session import require_run, store_session
 from agentrl.errors import UsageError
+from agentrl.store.connect import database_url
 from agentrl.store.contract import QueryResult
 from agentrl.store.saved_queries import saved_queries
+from agentrl.store.schema_migration import PHASES, migrate, schema_status
 
 app = typer.Typer(help="Ask the trajectory store.", no_args_is_help=True)
 
@@ -47,6 +50,32 @@ def queries() -> None:
     for saved in saved_queries().values():
         table.add_row(saved.name, saved.purpose)
     Console(width=None if Console().is_terminal else 160).print(table)
+
+
+@app.command("status")
+def status() -> None:
+    """The schema's revision and the migrations that are pending."""
+    found = schema_status(make_url(database_url()))
+    print(f"revision  {found.found or 'none: the first command that needs the store creates the schema'}")
+    print(f"pending   {', '.join(found.pending) or 'nothing'}")
+
+
+@app.command("migrate")
+def migrate_schema(
+    phase: str | None = typer.Option(
+        None, "--phase", help="pre: only add, while processes of the release before run; post: remove. Default: both."
+    ),
+    dry_run: bool = typer.Option(False, "--dry-run", help="Say what would be applied; change nothing."),
+) -> None:
+    """Bring the schema to this release, for example: agentrl db migrate --phase pre."""
+    if phase not in (None, *PHASES):
+        raise UsageError(f"There is no phase {phase!r}: use pre or post, or leave it out for both.")
+    url = make_url(database_url())
+    if dry_run:
+        pending = [r for r in schema_status(url).pending if phase is None or r.startswith(phase)]
+        print(f"would apply {', '.join(pending) or 'nothing'}")
+        return
+    print(f"applied {', '.join(migrate(url, phase)) or 'nothing: the schema is up to date'}")
 
 
 @app.command("url")

@@ -225,9 +225,13 @@ def end_parameters(end: EpisodeEnd) -> tuple[Any, ...]:
         return (*head, None, None, None, None, None, None)
     if end.outcome is not Outcome.GRADED:
         raise BadValue(f"end.reward is set although end.outcome is {end.outcome.value}")
-    r = end.reward
+    return (*head, *reward_parameters(end.reward))
+
+
+def reward_parameters(r: Reward) -> tuple[Any, ...]:
+    """A verdict as the SQL functions take it. `BadValue` for a number that is not finite."""
     return (
-        *head, finite(r.value, "reward.value"), r.success, clean_text(r.grader), clean_text(r.grader_version),
+        finite(r.value, "reward.value"), r.success, clean_text(r.grader), clean_text(r.grader_version),
         strict_json(dict(r.detail), "reward.detail"), finite(r.duration_s, "reward.duration_s"),
     )  # fmt: skip
 

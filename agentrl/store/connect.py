@@ -10,16 +10,19 @@ from agentrl.store.postgres import PostgresStore
 URL_VARIABLE = "AGENTRL_DATABASE_URL"
 
 
+def database_url(url: str | None = None) -> str:
+    """Where the store is; a private server is started when nothing else is named."""
+    return url or os.environ.get(URL_VARIABLE) or start_embedded()
+
+
 def open_store(url: str | None = None, pool_size: int = 8) -> tuple[PostgresStore, str]:
     """The store and one line that says which it is and why; no password is in it."""
+    store = PostgresStore(database_url(url), pool_size)
     if url is not None:
-        store = PostgresStore(url, pool_size)
         return store, f"Postgres at {store.masked_url} (given)"
-    if named := os.environ.get(URL_VARIABLE):
-        store = PostgresStore(named, pool_size)
+    if os.environ.get(URL_VARIABLE):
         return store, f"Postgres at {store.masked_url} ({URL_VARIABLE})"
     binaries = find_binaries()
-    store = PostgresStore(start_embedded(), pool_size)
     return (
         store,
         f"private Postgres {binaries.major} in {default_home()} ({binaries.source} binaries; {URL_VARIABLE} is not set)",

@@ -31,6 +31,7 @@ from agentrl.types import (
     Opened,
     Place,
     PolicyVersion,
+    Reward,
     Segment,
     StoredTrajectory,
     Task,
@@ -67,6 +68,14 @@ class RunSpec:
     """Claims that may end with a dead trainer before the item is dropped as max_attempts."""
     lease_s: float = 60.0
     max_age_s: float | None = None
+    group_deadline_s: float | None = None
+    """Age at which a group that is still open is dropped as group_incomplete, stragglers and all."""
+    long_tokens: int | None = None
+    """Tokens per trajectory from which an item counts as long; None: no places are reserved."""
+    long_share: float = 0.0
+    """Share of each claim's ``n_max`` reserved for long items while there are any."""
+    long_wait_s: float = 30.0
+    """Longest that a claim waits for long items; then short ones take their places."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +178,37 @@ class Claim:
     counts: Mapping[Place, int]
     waiting: str | None = None
     """``rollouts`` (not enough ready), ``nothing`` (no work can arise any more) or None."""
+
+
+@dataclass(frozen=True, slots=True)
+class GradeJob:
+    """A complete trajectory that waits for its verdict, held under ``fence``. ``attempt`` counts from 1."""
+
+    trajectory: StoredTrajectory
+    fence: int
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class ImportFilter:
+    """Which trajectories of another run to take; None: no condition. Steps are those that trained them in the source."""
+
+    limit: int | None = None
+    """Most items (trajectories, or groups)."""
+    min_reward: float | None = None
+    max_reward: float | None = None
+    success: bool | None = None
+    first_step: int | None = None
+    last_step: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """What an import made ready."""
+
+    id: int
+    items: int
+    trajectories: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,10 +368,14 @@ class TrajectoryStore(Protocol):
 
     def release_trainer(self, run: int, fence: int) -> None: ...
 
-    def claim(self, run: int, fence: int, *, n_min: int, n_max: int, lease_s: float) -> Claim:
+    def claim(
+        self, run: int, fence: int, *, n_min: int, n_max: int, lease_s: float, environments: Sequence[str] | None = None
+    ) -> Claim:
         """Lease between ``n_min`` and ``n_max`` trajectories, all or nothing, oldest in range first; whole groups.
 
         Also reaps. Fewer than ``n_min`` are given only when no more can arise (``waiting == "nothing"``).
+        ``environments``: only items of these; imported rows may be of another environment than the run's.
+        `RunSpec.long_share` reserves places for long items.
         """
         ...
 
@@ -356,6 +400,39 @@ class TrajectoryStore(Protocol):
     def publish_version(self, run: int, fence: int, version: int) -> None: ...
 
     def fail_version(self, run: int, fence: int, version: int) -> None: ...
+
+    # grading ----------------------------------------------------------------------------------------------------------
+    def claim_grades(self, run: int, *, worker: str, n: int, lease_s: float) -> Sequence[GradeJob]:
+        """Up to ``n`` jobs that nobody holds, oldest first. Also reaps."""
+        ...
+
+    def renew_grades(self, jobs: Mapping[UUID, int]) -> set[UUID]:
+        """Renew jobs (trajectory -> fence); returns those that are no longer held."""
+        ...
+
+    def grade(self, trajectory: UUID, fence: int, reward: Reward) -> Place:
+        """Write the verdict and move the trajectory on. Repeating it under the same fence is harmless. Raises `Fenced`."""
+        ...
+
+    def fail_grade(self, trajectory: UUID, fence: int, error: str) -> bool:
+        """Give a job back after a failure of the grader; False: it was the last attempt, dropped as ungraded."""
+        ...
+
+    def regrade(self, trajectory: UUID, reward: Reward) -> int:
+        """Add a verdict to an ended trajectory, whatever its place; the newest counts. Returns the verdict's number.
+
+        `IllegalMove` while it runs, waits for its first verdict, or ended in an infrastructure failure.
+        """
+        ...
+
+    # several runs over the same rows ----------------------------------------------------------------------------------
+    def import_trajectories(self, run: int, source: int, which: ImportFilter) -> Imported:
+        """Make complete training trajectories of another run ready for this one, each at most once, in one transaction.
+
+        The source is left as it is; the ledger is this run's own. `UsageError` when this run has a lag bound: tokens of another
+        run have no lag in it. With groups, whole groups of this run's size are taken.
+        """
+        ...
 
     # reading ----------------------------------------------------------------------------------------------------------
     def trajectory(self, trajectory: UUID) -> StoredTrajectory | None: ...

@@ -30,7 +30,8 @@ from agentrl.store.contract import (
     RunRow,
     RunSpec,
 )
-from agentrl.store.memory_rows import Episode, Group, Run, seed_of
+from agentrl.store.memory_grading import MemoryGrading
+from agentrl.store.memory_rows import Episode, Group, Job, Run, seed_of
 from agentrl.store.memory_trainer import MemoryTrainer
 from agentrl.store.saved_queries import saved_query
 from agentrl.types import (
@@ -52,7 +53,7 @@ _NO_END = 2**62
 _STATUSES = ("running", "finished", "interrupted", "failed")
 
 
-class MemoryStore(MemoryTrainer):
+class MemoryStore(MemoryTrainer, MemoryGrading):
     """A `TrajectoryStore` in memory; ``clock`` gives seconds and may be a test's own."""
 
     # runs
@@ -99,7 +100,7 @@ class MemoryStore(MemoryTrainer):
     def conservation(self, run: int) -> Conservation:
         with self._lock:
             r = self._run(run)
-            created = sum(e.opened.purpose is Purpose.TRAIN for e in r.episodes.values())
+            created = sum(e.opened.purpose is Purpose.TRAIN for e in r.everything())
             places = {p: len(r.at(p)) for p in TRAINING_PLACES}
             eval_open = len(r.at(Place.LIVE, Purpose.EVAL)) + len(r.at(Place.GRADE_JOB, Purpose.EVAL))
             return Conservation(created, places, len(r.at(Place.EVALUATED, Purpose.EVAL)), eval_open)
@@ -179,7 +180,7 @@ class MemoryStore(MemoryTrainer):
         if g is None:
             if not r.tasks.get("train") or room < size:
                 return False
-            g = Group(uuid4(), r.cursor % len(r.tasks["train"]), r.cursor)
+            g = Group(uuid4(), r.cursor % len(r.tasks["train"]), r.cursor, self._clock())
             r.cursor += 1
             r.groups[g.id] = g
         opened.append(start.training(g.cursor, g.id, g.next_seat, 1, 0))
@@ -239,6 +240,8 @@ class MemoryStore(MemoryTrainer):
                     len(e.segments),
                 )
             e.end = end
+            if end.reward is not None:
+                e.rewards.append(end.reward)
             self._hand_over(r, e, end)
             e.ended_to = e.place
             return e.place
@@ -263,6 +266,7 @@ class MemoryStore(MemoryTrainer):
             self._end_seat(r, e, DropReason.ZERO_ACTION, detail, charged=True, retryable=grouped)
         elif end.outcome is Outcome.GRADED and end.reward is None:
             e.place = Place.GRADE_JOB
+            e.job = Job(next(self._numbers))
         elif e.opened.purpose is Purpose.EVAL:
             e.place = Place.EVALUATED
         elif e.opened.group is None:
@@ -342,7 +346,7 @@ class MemoryStore(MemoryTrainer):
             results = []
             for i in range(len(r.evaluations)):
                 now = self._progress(r, i)
-                rewards = [e.end.reward for e in r.episodes.values() if e.evaluation == i and e.end and e.end.reward]
+                rewards = [e.rewards[-1] for e in r.episodes.values() if e.evaluation == i and e.rewards]
                 if now.finished:
                     mean = sum(w.value for w in rewards) / len(rewards) if rewards else 0.0
                     results.append(EvaluationResult(now, len(rewards), sum(w.success is True for w in rewards), mean))

@@ -25,6 +25,7 @@ from agentrl.types import (
     Place,
     PolicyVersion,
     Purpose,
+    Reward,
     Segment,
     StoredTrajectory,
     Task,
@@ -47,6 +48,18 @@ class Drop:
 
 
 @dataclass(slots=True)
+class Job:
+    """The wait for a verdict, and who holds it."""
+
+    arrival: int
+    attempts: int = 0
+    worker: str | None = None
+    fence: int | None = None
+    lease_s: float = 0.0
+    lease_until: float = 0.0
+
+
+@dataclass(slots=True)
 class Episode:
     """A trajectory with everything known about it."""
 
@@ -63,6 +76,8 @@ class Episode:
     end: EpisodeEnd | None = None
     ended_to: Place | None = None
     drop: Drop | None = None
+    rewards: list[Reward] = field(default_factory=list)
+    job: Job | None = None
 
     @property
     def versions(self) -> set[int]:
@@ -82,7 +97,7 @@ class Episode:
             start_version=o.start_version,
             termination=end.termination if end else Termination.FAILED,
             outcome=end.outcome if end else Outcome.INFRASTRUCTURE,
-            reward=end.reward if end else None,
+            reward=self.rewards[-1] if self.rewards else None,
             lineage=self.lineage,
             segments=[s for _, s in self.segments],
         )
@@ -95,6 +110,7 @@ class Group:
     id: UUID
     task_index: int
     cursor: int
+    created_at: float
     next_seat: int = 0
     open: bool = True
 
@@ -107,7 +123,9 @@ class Item:
     episodes: list[Episode]
     oldest_update: int
     arrival: int
+    since: float
     attempts: int = 0
+    imported: bool = False
     token: int | None = None
     lease_until: float = 0.0
     in_update: bool = False
@@ -146,6 +164,9 @@ class Run:
     abandoned_checkpoints: set[int] = field(default_factory=set)
     evaluations: list[Evaluation] = field(default_factory=list)
     episodes: dict[UUID, Episode] = field(default_factory=dict)
+    imported: dict[UUID, Episode] = field(default_factory=dict)
+    """Copies of other runs' episodes: content shared, place of this run's own."""
+    graded_under: dict[tuple[UUID, int], bool] = field(default_factory=dict)
     groups: dict[UUID, Group] = field(default_factory=dict)
     ready: dict[UUID, Item] = field(default_factory=dict)
     leases: dict[UUID, Item] = field(default_factory=dict)
@@ -157,11 +178,14 @@ class Run:
         return live[-1] if live else StepResult(0, 0)
 
     def at(self, place: Place, purpose: Purpose = Purpose.TRAIN) -> list[Episode]:
-        return [e for e in self.episodes.values() if e.place is place and e.opened.purpose is purpose]
+        return [e for e in self.everything() if e.place is place and e.opened.purpose is purpose]
+
+    def everything(self) -> list[Episode]:
+        return [*self.episodes.values(), *self.imported.values()]
 
     def outstanding(self) -> int:
         over = (Place.CONSUMED, Place.DROPPED)
-        return sum(e.place not in over for e in self.episodes.values() if e.opened.purpose is Purpose.TRAIN)
+        return sum(e.place not in over for e in self.everything() if e.opened.purpose is Purpose.TRAIN)
 
     def version(self, version: int) -> PolicyVersion:
         if not 0 <= version < len(self.versions):
@@ -234,11 +258,11 @@ class MemoryRows:
         for e in item.episodes:
             e.place = Place.READY
         item.token, item.in_update = None, False
-        item.oldest_update = r.oldest(item.episodes)
+        item.oldest_update = 0 if item.imported else r.oldest(item.episodes)
         r.ready[item.id] = item
 
-    def _new_item(self, r: Run, item: UUID, episodes: list[Episode]) -> None:
-        self._to_ready(r, Item(item, episodes, 0, next(self._numbers)))
+    def _new_item(self, r: Run, item: UUID, episodes: list[Episode], *, imported: bool = False) -> None:
+        self._to_ready(r, Item(item, episodes, 0, next(self._numbers), self._clock(), imported=imported))
 
     def _return_lease(self, r: Run, item: Item, charge: bool) -> None:
         del r.leases[item.id]
@@ -262,12 +286,26 @@ class MemoryRows:
             g.open = False
             self._new_item(r, g.id, graded)
         elif any(e.drop is not None and not e.drop.retryable for e in members):
-            g.open = False
-            for e in members:
-                if e.drop is None:
-                    self._drop(r, e, DropReason.GROUP_INCOMPLETE, "a seat of the group was lost")
-                elif not e.drop.retried:
-                    e.drop.retryable = False
+            self._give_up_group(r, g, "a seat of the group was lost")
+
+    def _give_up_group(self, r: Run, g: Group, detail: str) -> None:
+        g.open = False
+        for e in [e for e in r.episodes.values() if e.opened.group == g.id]:
+            if e.drop is None:
+                self._drop(r, e, DropReason.GROUP_INCOMPLETE, detail)
+            elif not e.drop.retried:
+                e.drop.retryable = False
+
+    def _give_back_job(self, r: Run, e: Episode, error: str) -> bool:
+        """After a failure of the grader: free again, or dropped as ungraded after the last attempt."""
+        job = e.job
+        assert job is not None
+        job.attempts, job.worker, job.fence = job.attempts + 1, None, None
+        if job.attempts < r.spec.max_attempts:
+            return True
+        retryable = e.opened.group is not None
+        self._end_seat(r, e, DropReason.UNGRADED, error, charged=True, retryable=retryable)
+        return False
 
     def _reap(self, r: Run) -> None:
         now, head = self._clock(), r.head.updates
@@ -281,18 +319,30 @@ class MemoryRows:
             if e.place is Place.LIVE and e.lease_until < now:
                 detail = f"worker {e.worker} let its lease lapse"
                 self._end_seat(r, e, DropReason.INFRASTRUCTURE, detail, charged=True, retryable=True)
-            elif old and (e.place is Place.LIVE or e.place in waiting):
-                retryable = e.opened.group is not None
-                self._end_seat(r, e, DropReason.TOO_OLD, "older than max_age", charged=True, retryable=retryable)
+            elif old and e.place is Place.LIVE:
+                self._too_old(r, e)
+        for e in r.at(Place.GRADE_JOB) + r.at(Place.GRADE_JOB, Purpose.EVAL):
+            if e.place is Place.GRADE_JOB and e.job and e.job.fence is not None and e.job.lease_until < now:
+                self._give_back_job(r, e, f"reward worker {e.job.worker} let its lease lapse")
+        for e in list(r.episodes.values()):
+            if e.place in waiting and e.opened.purpose is Purpose.TRAIN and e.started_at + max_age < now:
+                self._too_old(r, e)
+        deadline = float("inf") if r.spec.group_deadline_s is None else r.spec.group_deadline_s
+        for g in [g for g in r.groups.values() if g.open and g.created_at + deadline < now]:
+            self._give_up_group(r, g, "still open after the deadline")
         for item in [i for i in r.leases.values() if i.lease_until < now]:
             self._return_lease(r, item, charge=True)
         for item in list(r.ready.values()):
             if not r.in_range(item):
                 del r.ready[item.id]
                 self._drop_item(r, item, DropReason.STALE, f"lag {head - item.oldest_update} exceeds the bound")
-            elif min(e.started_at for e in item.episodes) + max_age < now:
+            elif not item.imported and min(e.started_at for e in item.episodes) + max_age < now:
                 del r.ready[item.id]
                 self._drop_item(r, item, DropReason.TOO_OLD, "older than max_age")
+
+    def _too_old(self, r: Run, e: Episode) -> None:
+        retryable = e.opened.group is not None
+        self._end_seat(r, e, DropReason.TOO_OLD, "older than max_age", charged=True, retryable=retryable)
 
     def _add_version(self, r: Run, parent: int | None, updates: int, uri: str, checksum: str, status: str) -> PolicyVersion:
         v = PolicyVersion(len(r.versions), parent, updates, uri, checksum, status)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from math import ceil
 from uuid import UUID
 
 from agentrl.errors import CommitRefused, Fenced, IllegalMove, UnknownVersion, UsageError
@@ -11,6 +12,15 @@ from agentrl.store.codec import check_items, float_bytes, strict_json
 from agentrl.store.contract import WORK_PLACES, Checkpoint, Claim, ClaimedItem, StepCommit, StepResult, TrainerStart
 from agentrl.store.memory_rows import Item, MemoryRows, Run, Step
 from agentrl.types import DropReason, Place, PolicyVersion
+
+
+def _environment(r: Run, item: Item) -> str:
+    return item.episodes[0].lineage.environment if item.imported else r.spec.environment
+
+
+def _is_long(r: Run, item: Item) -> bool:
+    tokens = sum(s.n_obs + s.n_act for e in item.episodes for _, s in e.segments)
+    return r.spec.long_tokens is not None and tokens >= r.spec.long_tokens * len(item.episodes)
 
 
 class MemoryTrainer(MemoryRows):
@@ -58,7 +68,7 @@ class MemoryTrainer(MemoryRows):
             if not step.abandoned and step.result.step > keep:
                 step.abandoned = True
                 for item in sorted(step.items, key=lambda i: min(e.opened.fence for e in i.episodes)):
-                    item.attempts, item.arrival = 0, next(self._numbers)
+                    item.attempts, item.arrival, item.since = 0, next(self._numbers), self._clock()
                     touched.append(item)
         r.abandoned_checkpoints |= {c.id for c in r.checkpoints if c.step > keep}
         for item in touched:
@@ -71,7 +81,7 @@ class MemoryTrainer(MemoryRows):
         dropped = 0
         for item in list(r.ready.values()):
             item.token, item.in_update = None, False
-            item.oldest_update = r.oldest(item.episodes)
+            item.oldest_update = 0 if item.imported else r.oldest(item.episodes)
             if not r.in_range(item):
                 del r.ready[item.id]
                 self._drop_item(r, item, DropReason.ABANDONED_BRANCH, f"out of range on branch {r.branch}")
@@ -92,17 +102,22 @@ class MemoryTrainer(MemoryRows):
                 self._return_lease(r, item, charge=False)
             r.owner = None
 
-    def claim(self, run: int, fence: int, *, n_min: int, n_max: int, lease_s: float) -> Claim:
+    def claim(
+        self, run: int, fence: int, *, n_min: int, n_max: int, lease_s: float, environments: Sequence[str] | None = None
+    ) -> Claim:
         with self._lock:
             r = self._trainer(run, fence)
             self._reap(r)
-            usable = sorted((i for i in r.ready.values() if r.in_range(i)), key=lambda i: (i.oldest_update, i.arrival))
+            wanted = [i for i in r.ready.values() if environments is None or _environment(r, i) in environments]
+            usable = sorted((i for i in wanted if r.in_range(i)), key=lambda i: (i.oldest_update, i.arrival))
             examined = sum(len(i.episodes) for i in r.ready.values())
             admissible = sum(len(i.episodes) for i in usable)
-            taken = usable[: n_max // r.spec.group_size]
+            taken = self._pick(r, usable, n_max // r.spec.group_size)
             waiting = None
             if len(taken) * r.spec.group_size < n_min:
-                waiting = "rollouts" if self._more_can_arise(r, admissible) else "nothing"
+                other = examined - sum(len(i.episodes) for i in wanted)
+                more = len(taken) < min(len(usable), n_max) or self._more_can_arise(r, admissible, other)
+                waiting = "rollouts" if more else "nothing"
                 taken = [] if waiting == "rollouts" else taken
             token = next(self._numbers)
             for item in taken:
@@ -119,9 +134,22 @@ class MemoryTrainer(MemoryRows):
             counts = {p: len(r.at(p)) for p in WORK_PLACES}
             return Claim(items, examined, admissible, counts, waiting)
 
-    def _more_can_arise(self, r: Run, admissible: int) -> bool:
+    def _pick(self, r: Run, usable: Sequence[Item], n: int) -> list[Item]:
+        """The oldest ``n``, with the reserved share of them long; nothing while it still waits for long ones."""
+        reserved = 0 if r.spec.long_tokens is None else ceil(r.spec.long_share * n)
+        if reserved == 0:
+            return list(usable[:n])
+        long = [i for i in usable if _is_long(r, i)]
+        short = [i for i in usable if i not in long]
+        patient = self._clock() < min((i.since for i in usable), default=0.0) + r.spec.long_wait_s
+        if len(usable) >= n and len(long) < reserved and patient:
+            return []
+        taken = [*long[:reserved], *short, *long[reserved:]][:n]
+        return sorted(taken, key=lambda i: (i.oldest_update, i.arrival))
+
+    def _more_can_arise(self, r: Run, admissible: int, other: int) -> bool:
         spec, outstanding = r.spec, r.outstanding()
-        if outstanding > admissible:
+        if outstanding - other > admissible:
             return True
         room = spec.target_steps is None or (spec.target_steps - r.head.step) * spec.batch_max - outstanding >= spec.group_size
         pending = any(e.drop and e.drop.retryable and not e.drop.retried for e in r.at(Place.DROPPED))

@@ -10,7 +10,7 @@ from agentrl.store.codec import check_items, float_bytes, strict_json
 from agentrl.store.contract import Checkpoint, Claim, ClaimedItem, StepCommit, StepResult, TrainerStart
 from agentrl.store.postgres_reading import PostgresReading
 from agentrl.store.postgres_runs import PostgresRuns
-from agentrl.types import PolicyVersion
+from agentrl.types import PolicyVersion, StoredTrajectory
 
 _CHECKPOINT = "select id, branch, step, updates, version, uri, checksum from"
 _VERSION = "select version, parent, updates, uri, checksum, status from"
@@ -39,12 +39,19 @@ class PostgresTrainer(PostgresRuns, PostgresReading):
     def release_trainer(self, run: int, fence: int) -> None:
         self.rows("select agentrl.release_trainer_v1(%s, %s)", (run, fence))
 
-    def claim(self, run: int, fence: int, *, n_min: int, n_max: int, lease_s: float) -> Claim:
-        (found,) = self.row("select agentrl.claim_v1(%s, %s, %s, %s, %s)", (run, fence, n_min, n_max, float(lease_s)))
+    def claim(
+        self, run: int, fence: int, *, n_min: int, n_max: int, lease_s: float, environments: Sequence[str] | None = None
+    ) -> Claim:
+        wanted = None if environments is None else list(environments)
+        (found,) = self.row(
+            "select agentrl.claim_v2(%s, %s, %s, %s, %s, %s::text[])", (run, fence, n_min, n_max, float(lease_s), wanted)
+        )
         listed = found["items"]
-        ids = [UUID(t) for item in listed for t in item["trajectories"]]
-        starts = [v for item in listed for v in item["start_versions"]]
-        read = self.trajectories(run, ids, starts) if ids else {}
+        read: dict[UUID, StoredTrajectory] = {}
+        for source in {item["source"] for item in listed}:
+            of_source = [item for item in listed if item["source"] == source]
+            ids = [UUID(t) for item in of_source for t in item["trajectories"]]
+            read |= self.trajectories(source, ids, [v for item in of_source for v in item["start_versions"]])
         items = [
             ClaimedItem(UUID(i["item"]), i["token"], i["oldest_update"], i["lag"], [read[UUID(t)] for t in i["trajectories"]])
             for i in listed

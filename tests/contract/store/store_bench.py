@@ -245,7 +245,7 @@ class PostgresWorld(World):
     def advance(self, bench: Bench, seconds: float) -> None:
         columns = {
             "live": ("lease_until",), "grade_job": ("lease_until",), "lease": ("lease_until", "oldest_start"),
-            "ready": ("oldest_start",), "reap": ("at",), "trajectory": ("started_at",),
+            "ready": ("oldest_start", "at"), "reap": ("at",), "trajectory": ("started_at",), "grp": ("created_at",),
         }  # fmt: skip
         with self.store.transaction() as connection:
             for table, names in columns.items():

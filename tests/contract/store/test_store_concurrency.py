@@ -13,7 +13,7 @@ from store_bench import Bench, PostgresWorld, World, graded, keys, segment
 
 from agentrl.errors import SegmentConflict, StoreError
 from agentrl.store.postgres import PostgresStore
-from agentrl.store.schema_setup import SCHEMA_VERSION
+from agentrl.store.schema_setup import REVISION
 from agentrl.types import EpisodeEnd, Outcome, Place, Termination
 
 
@@ -168,6 +168,6 @@ def test_processes_that_start_at_once__one_schema(postgres: PostgresWorld, reque
     server = request.getfixturevalue(f"{postgres.kind}_server")
     url = server.database()
     stores = together([lambda: PostgresStore(url, pool_size=1)] * 4)
-    assert stores[0].rows("select version from agentrl.schema_version") == [(SCHEMA_VERSION,)]
+    assert stores[0].rows("select version_num from agentrl.alembic_version ") == [(REVISION,)]
     for store in stores:
         store.close()

@@ -79,8 +79,10 @@ def test_other_schema_version__refused(embedded_server: Server) -> None:
     PostgresStore(url).close()
     PostgresStore(url).close()
     with psycopg.connect(url, autocommit=True) as connection:
-        connection.execute("update agentrl.schema_version set version = 99")
-    assert "version 99" in refused(url)
+        connection.execute("update agentrl.alembic_version set version_num = 'pre_9999'")
+    message = refused(url)
+    assert "pre_9999" in message
+    assert "agentrl db migrate" in message
 
 
 def test_foreign_schema_of_that_name__refused(embedded_server: Server) -> None:

@@ -12,7 +12,7 @@ PUBLIC_WITHOUT_VERSION = {"i4", "f4"}
 def test_every_object__has_a_comment() -> None:
     for name, text in schema_files().items():
         commented = {target for target, _ in comments(text)}
-        for kind, created in re.findall(r"^create (table|view|sequence|function) agentrl\.(\w+)", text, re.M):
+        for kind, created in re.findall(r"^create (?:or replace )?(table|view|sequence|function) agentrl\.(\w+)", text, re.M):
             assert f"{kind} agentrl.{created}" in commented, f"{name}: {created}"
 
 
@@ -29,7 +29,7 @@ def test_every_column__has_a_sentence() -> None:
 
 def test_functions__versioned_names() -> None:
     for text in schema_files().values():
-        for function in re.findall(r"^create function agentrl\.(\w+)", text, re.M):
+        for function in re.findall(r"^create or replace function agentrl\.(\w+)", text, re.M):
             assert function in PUBLIC_WITHOUT_VERSION or re.search(r"_v\d+$", function), function
 
 

@@ -1,12 +1,12 @@
 -- Opening episodes: admission, the task cursor and idempotent requests.
 
 -- Creates one episode: trajectory, live row and event.
-create function agentrl.start_episode_v1(
+create or replace function agentrl.start_episode_v1(
   r agentrl.run, purpose_ text, evaluation_ bigint, start_version_ bigint, split_ text, idx_ bigint, cursor_ bigint, grp_ uuid,
   seat_ bigint, attempt_ bigint, failures_ bigint, retry_of_ uuid, seed_key text, worker_ text, lineage jsonb)
 returns uuid language plpgsql as $$
 declare
-  id_ uuid := gen_random_uuid();
+  id_ uuid := agentrl.new_id_v1();
   fence_ bigint := nextval('agentrl.fence');
 begin
   insert into agentrl.trajectory (
@@ -27,7 +27,7 @@ begin
 end $$;
 
 -- Serves up to n pending retries: of an evaluation, or of training when evaluation_ is NULL.
-create function agentrl.serve_retries_v1(
+create or replace function agentrl.serve_retries_v1(
   r agentrl.run, evaluation_ bigint, n_ bigint, start_version_ bigint, worker_ text, lineage jsonb)
 returns uuid[] language plpgsql as $$
 declare
@@ -58,7 +58,7 @@ begin
 end $$;
 
 -- Serves up to n seats of a group that were never opened.
-create function agentrl.serve_seats_v1(
+create or replace function agentrl.serve_seats_v1(
   r agentrl.run, grp_ uuid, n_ bigint, start_version_ bigint, worker_ text, lineage jsonb) returns uuid[] language plpgsql as $$
 declare
   g agentrl.grp;
@@ -75,7 +75,7 @@ begin
 end $$;
 
 -- Takes the next new task; a group gets its row and as many seats as n allows.
-create function agentrl.serve_task_v1(r agentrl.run, n_ bigint, start_version_ bigint, worker_ text, lineage jsonb)
+create or replace function agentrl.serve_task_v1(r agentrl.run, n_ bigint, start_version_ bigint, worker_ text, lineage jsonb)
 returns uuid[] language plpgsql as $$
 declare
   c agentrl.task_cursor;
@@ -88,12 +88,12 @@ begin
                                           c.next::text, worker_, lineage)];
   end if;
   insert into agentrl.grp (id, run, split, task_idx, cursor, size)
-  values (gen_random_uuid(), r.id, 'train', c.next % c.n, c.next, r.group_size) returning id into grp_;
+  values (agentrl.new_id_v1(), r.id, 'train', c.next % c.n, c.next, r.group_size) returning id into grp_;
   return agentrl.serve_seats_v1(r, grp_, n_, start_version_, worker_, lineage);
 end $$;
 
 -- How many more training episodes may open: by lag, and by the target. Counts what the asking engine's weights are behind.
-create function agentrl.room_v1(r agentrl.run, engine_version_ bigint, out by_lag bigint, out by_target bigint)
+create or replace function agentrl.room_v1(r agentrl.run, engine_version_ bigint, out by_lag bigint, out by_target bigint)
 language plpgsql as $$
 declare
   h record;
@@ -114,7 +114,7 @@ begin
 end $$;
 
 -- The same request made earlier, or NULL.
-create function agentrl.earlier_request_v1(request_ uuid, run_ bigint, worker_ text) returns agentrl.open_request
+create or replace function agentrl.earlier_request_v1(request_ uuid, run_ bigint, worker_ text) returns agentrl.open_request
 language plpgsql as $$
 declare
   q agentrl.open_request;
@@ -127,7 +127,7 @@ begin
 end $$;
 
 -- Opens up to n training episodes within capacity, or says why none: retries, missing seats of open groups, new tasks.
-create function agentrl.open_v1(
+create or replace function agentrl.open_v1(
   run_ bigint, worker_ text, request_ uuid, n_ bigint, engine_version_ bigint, lineage_ text,
   out refusal text, out start_version bigint, out opened uuid[]) language plpgsql as $$
 declare
@@ -179,7 +179,7 @@ begin
 end $$;
 
 -- Marks evaluations finished whose every task is scored or given up. Both counts only grow, so no lock is needed.
-create function agentrl.settle_evaluations_v1(run_ bigint) returns void language sql as $$
+create or replace function agentrl.settle_evaluations_v1(run_ bigint) returns void language sql as $$
   update agentrl.evaluation e set finished_at = clock_timestamp()
   where e.run = run_ and e.finished_at is null
     and (select count(*) from agentrl.evaluated where evaluation = e.id)
@@ -187,7 +187,7 @@ create function agentrl.settle_evaluations_v1(run_ bigint) returns void language
 $$;
 
 -- Opens up to n episodes of an evaluation, outside admission: retries, then tasks never opened.
-create function agentrl.open_evaluation_v1(
+create or replace function agentrl.open_evaluation_v1(
   evaluation_ bigint, worker_ text, request_ uuid, n_ bigint, lineage_ text,
   out refusal text, out run bigint, out start_version bigint, out opened uuid[]) language plpgsql as $$
 declare
@@ -227,7 +227,7 @@ begin
 end $$;
 
 -- The episodes of a request as their worker needs them, in the order of the request.
-create function agentrl.opened_v1(run_ bigint, start_version_ bigint, ids uuid[]) returns table (
+create or replace function agentrl.opened_v1(run_ bigint, start_version_ bigint, ids uuid[]) returns table (
   trajectory uuid, fence bigint, split text, task_id text, payload json, task_index bigint, seed bigint, start_version bigint,
   purpose text, grp uuid, seat bigint, attempt bigint) language sql stable as $$
   select t.id, t.fence, t.split, t.task_id, k.payload, t.task_idx, t.seed, t.start_version, t.purpose, t.grp, t.seat, t.attempt

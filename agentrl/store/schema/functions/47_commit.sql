@@ -1,7 +1,7 @@
 -- Committing a step: ledger, drops, releases and lease deletion in one transaction.
 
 -- Checks that the named leases are whole claims, all held; raises otherwise.
-create function agentrl.check_claim_v1(r agentrl.run, fence_ bigint, items_ uuid[], tokens_ bigint[]) returns void
+create or replace function agentrl.check_claim_v1(r agentrl.run, fence_ bigint, items_ uuid[], tokens_ bigint[]) returns void
 language plpgsql as $$
 declare
   held bigint;
@@ -21,7 +21,7 @@ begin
 end $$;
 
 -- Commits a step. `fates` holds 'consumed', 'released' or a drop reason per item. The same batch hash gives the first result.
-create function agentrl.commit_step_v1(
+create or replace function agentrl.commit_step_v1(
   run_ bigint, fence_ bigint, step_ bigint, policy_updated_ boolean, trainer_version_ bigint, batch_hash_ text,
   denominators_ text, metrics_ text, items_ uuid[], tokens_ bigint[], fates text[],
   out step bigint, out updates bigint, out repeated boolean, out branch bigint) language plpgsql as $$
@@ -64,28 +64,29 @@ begin
         perform agentrl.fail_v1('AR008', format('item %s has lag %s, over the bound %s of run "%s": resume', l.item,
                                                 h.updates - l.oldest_update, r.lag_bound, r.name));
       end if;
-      insert into agentrl.consumed (run, branch, step, item, trajectory, start_version, token, oldest_update, lag)
-      select run_, r.branch, step_, l.item, m.id, m.start_version, l.token, l.oldest_update, h.updates - l.oldest_update
+      insert into agentrl.consumed (run, branch, step, item, trajectory, start_version, token, oldest_update, lag, source)
+      select run_, r.branch, step_, l.item, m.id, m.start_version, l.token, l.oldest_update, h.updates - l.oldest_update, l.source
       from unnest(l.trajectories, l.start_versions) m (id, start_version);
       insert into agentrl.event (run, trajectory, from_place, to_place, fence, actor, why)
       select run_, t, 'lease', 'consumed', fence_, r.trainer_owner, format('step %s', step_) from unnest(l.trajectories) t;
     elsif l.fate = 'released' then
       perform agentrl.to_ready_v1(run_, l.item, l.trajectories, l.start_versions, l.attempts, l.ready_at, 'lease', fence_,
-                                  r.trainer_owner, 'released by the trainer');
+                                  r.trainer_owner, 'released by the trainer', l.source);
     else
       perform agentrl.drop_item_v1(run_, l.trajectories, l.start_versions, 'lease', l.fate, format('step %s', step_), fence_,
-                                   r.trainer_owner);
+                                   r.trainer_owner, l.source);
     end if;
   end loop;
 end $$;
 
 -- Stores what a step used of one trajectory.
-create function agentrl.add_trained_v1(
+create or replace function agentrl.add_trained_v1(
   run_ bigint, branch_ bigint, step_ bigint, trajectory_ uuid, logprobs_ bytea, values_ bytea, advantages_ bytea, returns_ bytea)
 returns void language plpgsql as $$
 begin
   insert into agentrl.trained (run, start_version, trajectory, branch, step, reward_id, logprobs, "values", advantages, returns)
-  select c.run, c.start_version, c.trajectory, c.branch, c.step,
+  select c.run, case when c.source is null then c.start_version else (select trainer_version from agentrl.step s
+           where s.run = c.run and s.branch = c.branch and s.step = c.step) end, c.trajectory, c.branch, c.step,
          (select max(id) from agentrl.reward where trajectory = trajectory_), logprobs_, values_, advantages_, returns_
   from agentrl.consumed c where c.run = run_ and c.branch = branch_ and c.step = step_ and c.trajectory = trajectory_;
   if not found then

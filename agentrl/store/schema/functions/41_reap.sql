@@ -1,7 +1,7 @@
 -- Collecting what has expired, inside open and claim: there is no maintenance process.
 
 -- Episodes whose lease lapsed or that are too old lose their seat.
-create function agentrl.reap_episodes_v1(r agentrl.run) returns void language plpgsql as $$
+create or replace function agentrl.reap_episodes_v1(r agentrl.run) returns void language plpgsql as $$
 declare
   c record;
   old boolean;
@@ -32,12 +32,16 @@ begin
 end $$;
 
 -- Ended episodes that are too old while they wait for a verdict or for their group; grade jobs of dead workers are free again.
-create function agentrl.reap_waiting_v1(r agentrl.run) returns void language plpgsql as $$
+create or replace function agentrl.reap_waiting_v1(r agentrl.run) returns void language plpgsql as $$
 declare
   c record;
 begin
-  update agentrl.grade_job set worker = null, fence = null, lease = null, lease_until = null
-  where run = r.id and worker is not null and agentrl.lapsed_v1(lease_until, lease);
+  for c in
+    select trajectory, fence, worker from agentrl.grade_job
+    where run = r.id and worker is not null and agentrl.lapsed_v1(lease_until, lease) order by trajectory
+  loop
+    perform agentrl.fail_grade_v1(c.trajectory, c.fence, format('reward worker %s let its lease lapse', c.worker));
+  end loop;
   for c in
     select w.* from (
       select trajectory, start_version, grp, 'grade_job' as place from agentrl.grade_job where run = r.id and purpose = 'train'
@@ -60,8 +64,23 @@ begin
   end loop;
 end $$;
 
+-- Groups that are still open after their deadline: their stragglers would hold the others until those are stale.
+create or replace function agentrl.reap_groups_v1(r agentrl.run) returns void language plpgsql as $$
+declare
+  g uuid;
+begin
+  for g in
+    select id from agentrl.grp where run = r.id and state = 'open' and created_at + r.group_deadline < now()
+    order by created_at, id
+  loop
+    perform 1 from agentrl.grp where id = g and state = 'open' for update;
+    continue when not found;
+    perform agentrl.give_up_group_v1(r.id, g, format('still open after the deadline of %s', r.group_deadline), null, 'reaper');
+  end loop;
+end $$;
+
 -- Leases of a trainer that lives no more, and ready items out of range by version or by age.
-create function agentrl.reap_items_v1(r agentrl.run) returns void language plpgsql as $$
+create or replace function agentrl.reap_items_v1(r agentrl.run) returns void language plpgsql as $$
 declare
   l agentrl.lease;
   c agentrl.ready;
@@ -75,22 +94,22 @@ begin
   select h.updates into updates_ from agentrl.head_v1(r.id) h;
   for c in
     delete from agentrl.ready
-    where run = r.id and (updates_ - oldest_update > r.lag_bound or oldest_start + r.max_age < now())
+    where run = r.id and (updates_ - oldest_update > r.lag_bound or (source is null and oldest_start + r.max_age < now()))
     returning *
   loop
     if updates_ - c.oldest_update > r.lag_bound then
       perform agentrl.drop_item_v1(r.id, c.trajectories, c.start_versions, 'ready', 'stale',
-        format('lag %s exceeds the bound %s', updates_ - c.oldest_update, r.lag_bound), null, 'reaper');
+        format('lag %s exceeds the bound %s', updates_ - c.oldest_update, r.lag_bound), null, 'reaper', c.source);
     else
       perform agentrl.drop_item_v1(r.id, c.trajectories, c.start_versions, 'ready', 'too_old', 'older than max_age', null,
-                                   'reaper');
+                                   'reaper', c.source);
     end if;
   end loop;
 end $$;
 
 -- At most once a second, and only by whoever gets the admission lock at once: groups are then locked by nobody else in another
 -- order. The caller holds the run row.
-create function agentrl.reap_v1(r agentrl.run) returns void language plpgsql as $$
+create or replace function agentrl.reap_v1(r agentrl.run) returns void language plpgsql as $$
 begin
   if not pg_try_advisory_xact_lock(hashtext('agentrl.admission'), r.id::int) then
     return;
@@ -101,5 +120,6 @@ begin
   end if;
   perform agentrl.reap_episodes_v1(r);
   perform agentrl.reap_waiting_v1(r);
+  perform agentrl.reap_groups_v1(r);
   perform agentrl.reap_items_v1(r);
 end $$;

@@ -1,7 +1,7 @@
 -- Writing a running episode: fenced, idempotent, gap-free.
 
 -- The answer to a segment that is not the next one: stored before (false), or an error of its own for each other case.
-create function agentrl.answer_segment_v1(trajectory_ uuid, fence_ bigint, seg_ bigint, hash_ bytea) returns boolean
+create or replace function agentrl.answer_segment_v1(trajectory_ uuid, fence_ bigint, seg_ bigint, hash_ bytea) returns boolean
 language plpgsql as $$
 declare
   l agentrl.live;
@@ -25,17 +25,17 @@ begin
 end $$;
 
 -- The distinct versions in a buffer of one version per token, ascending.
-create function agentrl.distinct_versions_v1(token_versions_ bytea) returns bigint[] language sql immutable strict as $$
+create or replace function agentrl.distinct_versions_v1(token_versions_ bytea) returns bigint[] language sql immutable strict as $$
   select array_agg(distinct v::bigint order by v::bigint) from unnest(agentrl.i4(token_versions_)) v
 $$;
 
 -- The union of two sets of versions, ascending.
-create function agentrl.merge_v1(a bigint[], b bigint[]) returns bigint[] language sql immutable strict as $$
+create or replace function agentrl.merge_v1(a bigint[], b bigint[]) returns bigint[] language sql immutable strict as $$
   select array_agg(distinct v order by v) from unnest(a || b) v
 $$;
 
 -- Stores one turn and renews the lease. True: stored now; false: the same body was stored before.
-create function agentrl.write_segment_v1(
+create or replace function agentrl.write_segment_v1(
   trajectory_ uuid, fence_ bigint, seg_ bigint, hash_ bytea, context_ bigint, version_ bigint, token_versions_ bytea,
   n_obs_ bigint, n_act_ bigint, ids_ bytea, logprobs_ bytea, loss_mask_ bytea, finish_reason_ text, observation_text_ text,
   action_text_ text, action_raw_ bytea, tool_calls_ text, tool_results_ text, tool_raw_ bytea[], exact_ bytea, reward_ float8,
@@ -70,7 +70,7 @@ end $$;
 
 -- Renews live rows; returns those that are still the caller's. A row that is locked is just being written, which renews it, so
 -- it is not waited for.
-create function agentrl.renew_v1(worker_ text, trajectories_ uuid[], fences_ bigint[]) returns setof uuid language sql as $$
+create or replace function agentrl.renew_v1(worker_ text, trajectories_ uuid[], fences_ bigint[]) returns setof uuid language sql as $$
   with mine as (
     select l.trajectory from agentrl.live l join unnest(trajectories_, fences_) m (id, fence)
       on l.trajectory = m.id and l.fence = m.fence and l.worker = worker_
@@ -81,7 +81,7 @@ create function agentrl.renew_v1(worker_ text, trajectories_ uuid[], fences_ big
 $$;
 
 -- The answer to a completion whose live row is gone: the first result when it is a repetition, else fenced.
-create function agentrl.completed_before_v1(
+create or replace function agentrl.completed_before_v1(
   trajectory_ uuid, fence_ bigint, n_segments_ bigint, termination_ text, outcome_ text) returns text language plpgsql as $$
 declare
   t agentrl.trajectory;
@@ -99,7 +99,7 @@ begin
 end $$;
 
 -- Where an ended episode goes. The caller holds its group row.
-create function agentrl.place_of_end_v1(l agentrl.live, outcome_ text, has_reward boolean) returns text language sql stable as $$
+create or replace function agentrl.place_of_end_v1(l agentrl.live, outcome_ text, has_reward boolean) returns text language sql stable as $$
   select case when outcome_ = 'infrastructure' or (l.n_actions = 0 and l.purpose = 'train') then 'dropped'
               when outcome_ = 'graded' and not has_reward then 'grade_job'
               when l.purpose = 'eval' then 'evaluated'
@@ -110,7 +110,7 @@ create function agentrl.place_of_end_v1(l agentrl.live, outcome_ text, has_rewar
 $$;
 
 -- Moves a just ended episode on. It passes grade_job and graded as events only: no other transaction could see the rows.
-create function agentrl.hand_over_v1(l agentrl.live, t agentrl.trajectory) returns void language plpgsql as $$
+create or replace function agentrl.hand_over_v1(l agentrl.live, t agentrl.trajectory) returns void language plpgsql as $$
 declare
   graded_ constant boolean := t.outcome = 'graded';
   why_ constant text := case when graded_ then 'graded in the episode' else 'ended by the policy' end;
@@ -139,7 +139,7 @@ begin
 end $$;
 
 -- Ends an episode: checks that all announced segments are there, writes the end and moves it.
-create function agentrl.complete_v1(
+create or replace function agentrl.complete_v1(
   trajectory_ uuid, fence_ bigint, n_segments_ bigint, termination_ text, outcome_ text, error_ text, retryable_ boolean,
   reward_ float8, success_ boolean, grader_ text, grader_version_ text, detail_ text, duration_s_ float8)
 returns text language plpgsql as $$

@@ -1,12 +1,6 @@
 -- Runs, their tasks, weights and checkpoints. Integers are bigint throughout: one width on the wire and in every comparison.
 -- json is for what programs read back verbatim (key order, 1e16), jsonb for what people query.
 
--- The version of this schema; the library refuses any other.
-create table agentrl.schema_version (
-  version bigint primary key,                               -- Number that the library compares with its own.
-  created_at timestamptz not null default now()             -- When this schema was created.
-);
-
 -- Fencing numbers: whoever holds the greatest one for a row may write it.
 create sequence agentrl.fence as bigint;
 
@@ -35,6 +29,10 @@ create table agentrl.run (
   trainer_lease interval,                                   -- Length of the trainer's lease.
   trainer_lease_until timestamptz,                          -- When the trainer's lease lapses.
   created_at timestamptz not null default now(),            -- When the run was created.
+  group_deadline interval,                                  -- Age at which a group that is still open is given up; NULL means never.
+  long_tokens bigint check (long_tokens > 0),               -- Tokens from which an item counts as long; NULL means no reservation.
+  long_share double precision not null default 0 check (long_share >= 0 and long_share < 1), -- Share of each batch reserved for long items.
+  long_wait interval not null default interval '30 seconds', -- Longest that a claim waits for long items before it fills their places.
   check (batch_min % group_size = 0 and batch_max % group_size = 0),
   check (lag_bound is distinct from 0 or batch_min = batch_max)
 );
@@ -125,4 +123,30 @@ create table agentrl.evaluation (
   finished_at timestamptz,                                  -- When the last of its n tasks was scored or given up.
   unique (run, version, split),
   foreign key (run, version) references agentrl.policy_version
+);
+
+-- Takings of another run's stored trajectories, each by an explicit call.
+create table agentrl.import (
+  id bigint generated always as identity primary key,       -- Key of the import.
+  run bigint not null references agentrl.run,               -- The consuming run.
+  source bigint not null references agentrl.run,            -- Run that created the trajectories.
+  filter jsonb not null,                                    -- What was asked for.
+  items bigint not null,                                    -- Items that became ready.
+  trajectories bigint not null,                             -- Trajectories of those items.
+  at timestamptz not null default now(),                    -- When they were taken.
+  check (run <> source)
+);
+create index on agentrl.import (run);
+create index on agentrl.import (source);
+
+-- What retention has removed: counts per detached partition, so that conservation goes on to hold.
+create table agentrl.retired (
+  run bigint not null references agentrl.run,               -- The run.
+  low bigint not null,                                      -- First start version of the partition.
+  high bigint not null,                                     -- First start version after it.
+  created bigint not null,                                  -- Training trajectories that it held.
+  evaluated bigint not null,                                -- Evaluation trajectories that it held.
+  bytes bigint not null,                                    -- Size on disk of what was removed.
+  at timestamptz not null default now(),                    -- When it was removed.
+  primary key (run, low)
 );

@@ -43,7 +43,8 @@ create table agentrl.grade_job (
   fence bigint,                                             -- Fence of that worker.
   lease interval,                                           -- Length of its lease.
   lease_until timestamptz,                                  -- When its lease lapses.
-  at timestamptz not null default clock_timestamp()         -- When it arrived.
+  at timestamptz not null default clock_timestamp(),        -- When it arrived.
+  attempts bigint not null default 0                        -- Times that a reward worker failed at it or died with it.
 );
 create index on agentrl.grade_job (run);
 
@@ -70,6 +71,8 @@ create table agentrl.ready (
   attempts bigint not null default 0,                       -- Claims that ended with a dead trainer.
   oldest_start timestamptz not null,                        -- When its first trajectory was opened; age counts from here.
   at timestamptz not null default clock_timestamp(),        -- When it arrived.
+  source bigint,                                            -- Run that created the trajectories; NULL means the consuming run.
+  environment text,                                         -- Environment of the trajectories; NULL means that of the consuming run.
   primary key (run, item)
 ) with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0);
 
@@ -91,6 +94,8 @@ create table agentrl.lease (
   leased_at timestamptz not null default clock_timestamp(), -- When it was claimed.
   lease interval not null,                                  -- Length of the lease.
   lease_until timestamptz not null,                         -- When the lease lapses.
+  source bigint,                                            -- Run that created the trajectories; NULL means the consuming run.
+  environment text,                                         -- Environment of the trajectories; NULL means that of the consuming run.
   primary key (run, item)
 ) with (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0);
 
@@ -127,6 +132,7 @@ create table agentrl.consumed (
   lag bigint not null,                                      -- Lag of the item's oldest token when it was consumed.
   abandoned_by bigint,                                      -- Branch whose start left the step behind; NULL on the live history.
   at timestamptz not null default clock_timestamp(),        -- When it was consumed.
+  source bigint,                                            -- Run that created the trajectory; NULL means the consuming run.
   primary key (run, branch, trajectory),
   foreign key (run, branch, step) references agentrl.step
 );
@@ -148,6 +154,7 @@ create table agentrl.dropped (
   retryable boolean not null,                               -- Whether its seat may be served again.
   retried_by uuid,                                          -- Attempt that repeats it; a retry is pending while retryable and this is NULL.
   at timestamptz not null default clock_timestamp(),        -- When it was dropped.
+  source bigint,                                            -- Run that created the trajectory; NULL means the consuming run.
   primary key (run, trajectory)
 );
 create index on agentrl.dropped (run, at) where retryable and retried_by is null;
@@ -165,6 +172,14 @@ create table agentrl.evaluated (
 );
 create index on agentrl.evaluated (evaluation);
 
+-- Trajectories that a run took from another one, once each.
+create table agentrl.imported (
+  run bigint not null,                                      -- The consuming run.
+  trajectory uuid not null,                                 -- The trajectory.
+  import bigint not null references agentrl.import,         -- The taking that it came with.
+  primary key (run, trajectory)
+);
+
 -- Requests that opened episodes: the same request gives the same episodes again.
 create table agentrl.open_request (
   request uuid primary key,                                 -- The worker's own id of the request.
@@ -175,7 +190,7 @@ create table agentrl.open_request (
   at timestamptz not null default clock_timestamp()         -- When it was served.
 );
 
--- Who moved what from where to where, when, under which fence, and why.
+-- Who moved what from where to where, when, under which fence, and why. Only the moves of the state machine are possible.
 create table agentrl.event (
   id bigint generated always as identity primary key,       -- Order of the moves.
   run bigint not null,                                      -- The run.
@@ -185,6 +200,10 @@ create table agentrl.event (
   fence bigint,                                             -- Fence of whoever moved it.
   actor text not null,                                      -- Who moved it.
   why text not null,                                        -- The occasion.
-  at timestamptz not null default clock_timestamp()         -- When.
+  at timestamptz not null default clock_timestamp(),        -- When.
+  constraint event_is_a_legal_move check (coalesce(from_place, 'new') || ' -> ' || to_place in (
+    'new -> live', 'new -> ready', 'live -> grade_job', 'live -> graded', 'live -> evaluated', 'live -> dropped',
+    'grade_job -> graded', 'grade_job -> evaluated', 'grade_job -> dropped', 'graded -> ready', 'graded -> dropped',
+    'ready -> lease', 'ready -> dropped', 'lease -> ready', 'lease -> consumed', 'lease -> dropped', 'consumed -> ready'))
 );
 create index on agentrl.event (trajectory, id);

@@ -1,7 +1,7 @@
 -- Reading raw buffers in SQL. The forced copy (d) decompresses the value once instead of once per byte.
 
 -- int32 little-endian buffer as an array.
-create function agentrl.i4(b bytea) returns int4[] language plpgsql immutable strict parallel safe as $$
+create or replace function agentrl.i4(b bytea) returns int4[] language plpgsql immutable strict parallel safe as $$
 declare
   d bytea := b || ''::bytea;
 begin
@@ -11,7 +11,7 @@ begin
 end $$;
 
 -- float32 little-endian buffer as an array, exact to the last bit.
-create function agentrl.f4(b bytea) returns float4[] language plpgsql immutable strict parallel safe as $$
+create or replace function agentrl.f4(b bytea) returns float4[] language plpgsql immutable strict parallel safe as $$
 declare
   d bytea := b || ''::bytea;
 begin
@@ -27,7 +27,7 @@ begin
 end $$;
 
 -- Segments with decoded arrays and shortened texts, for reading by people.
-create view agentrl.segment_debug as
+create or replace view agentrl.segment_debug as
 select run, trajectory, seg, context, versions, n_obs, n_act, finish_reason, reward, agentrl.i4(ids) as ids,
        agentrl.f4(logprobs) as logprobs,
        coalesce(agentrl.i4(token_versions)::bigint[], array_fill(versions[1], array[n_act::int])) as token_versions,
@@ -38,7 +38,7 @@ select run, trajectory, seg, context, versions, n_obs, n_act, finish_reason, rew
 from agentrl.segment;
 
 -- The id of a run given by id, by name or as "latest".
-create function agentrl.find_run_v1(run_ text) returns bigint language plpgsql stable as $$
+create or replace function agentrl.find_run_v1(run_ text) returns bigint language plpgsql stable as $$
 declare
   id_ bigint;
 begin

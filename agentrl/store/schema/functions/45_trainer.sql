@@ -2,7 +2,7 @@
 
 -- Recomputes what lag counts from: the versions on the parent chain of `head_` count their own updates, the others twice those of
 -- their last ancestor on that chain minus their own. The memo for ready items is rebuilt by the caller.
-create function agentrl.recompute_lag_v1(run_ bigint, head_ bigint) returns void language sql as $$
+create or replace function agentrl.recompute_lag_v1(run_ bigint, head_ bigint) returns void language sql as $$
   with recursive chain as (
     select version, parent, updates from agentrl.policy_version where run = run_ and version = head_
     union all
@@ -19,7 +19,7 @@ create function agentrl.recompute_lag_v1(run_ bigint, head_ bigint) returns void
 $$;
 
 -- Marks the steps after `keep` with their ledger and checkpoints as abandoned; their items come back to ready.
-create function agentrl.abandon_v1(r agentrl.run, keep bigint, actor_ text) returns uuid[] language plpgsql as $$
+create or replace function agentrl.abandon_v1(r agentrl.run, keep bigint, actor_ text) returns uuid[] language plpgsql as $$
 declare
   c record;
   items uuid[] := '{}';
@@ -29,20 +29,22 @@ begin
   for c in
     with gone as (
       update agentrl.consumed set abandoned_by = r.branch
-      where run = r.id and abandoned_by is null and step > keep returning item, step, trajectory, start_version)
-    select g.item, array_agg(g.trajectory order by t.seat) as trajectories, array_agg(g.start_version order by t.seat) as starts
-    from gone g join agentrl.trajectory t on t.run = r.id and t.start_version = g.start_version and t.id = g.trajectory
-    group by g.item order by min(g.step), min(t.fence)
+      where run = r.id and abandoned_by is null and step > keep returning item, step, trajectory, start_version, source)
+    select g.item, g.source, array_agg(g.trajectory order by t.seat) as trajectories,
+           array_agg(g.start_version order by t.seat) as starts
+    from gone g
+    join agentrl.trajectory t on t.run = coalesce(g.source, r.id) and t.start_version = g.start_version and t.id = g.trajectory
+    group by g.item, g.source order by min(g.step), min(t.fence)
   loop
     perform agentrl.to_ready_v1(r.id, c.item, c.trajectories, c.starts, 0, clock_timestamp(), 'consumed', r.trainer_fence, actor_,
-                                format('its step was abandoned by branch %s', r.branch));
+                                format('its step was abandoned by branch %s', r.branch), c.source);
     items := items || c.item;
   end loop;
   return items;
 end $$;
 
 -- Rebuilds oldest_update of everything in ready and drops what the new branch can't use any more.
-create function agentrl.refresh_ready_v1(r agentrl.run, actor_ text) returns bigint language plpgsql as $$
+create or replace function agentrl.refresh_ready_v1(r agentrl.run, actor_ text) returns bigint language plpgsql as $$
 declare
   updates_ bigint;
   c agentrl.ready;
@@ -51,18 +53,19 @@ begin
   update agentrl.ready q set oldest_update = (
     select min(agentrl.oldest_update_v1(r.id, t.versions)) from unnest(q.trajectories, q.start_versions) m (id, start_version)
     join agentrl.trajectory t on t.run = r.id and t.start_version = m.start_version and t.id = m.id)
-  where run = r.id;
+  where run = r.id and source is null;
   select updates into updates_ from agentrl.head_v1(r.id);
   for c in delete from agentrl.ready where run = r.id and updates_ - oldest_update > r.lag_bound returning * loop
     perform agentrl.drop_item_v1(r.id, c.trajectories, c.start_versions, 'ready', 'abandoned_branch',
-      format('lag %s on branch %s exceeds the bound %s', updates_ - c.oldest_update, r.branch, r.lag_bound), r.trainer_fence, actor_);
+      format('lag %s on branch %s exceeds the bound %s', updates_ - c.oldest_update, r.branch, r.lag_bound), r.trainer_fence,
+      actor_, c.source);
     n := n + 1;
   end loop;
   return n;
 end $$;
 
 -- Takes the trainer fence and, with earlier history, opens a branch at a checkpoint or at the root, all in one transaction.
-create function agentrl.start_trainer_v1(
+create or replace function agentrl.start_trainer_v1(
   run_ bigint, owner_ text, lease_s double precision, checkpoint_ bigint,
   out fence bigint, out branch bigint, out step bigint, out updates bigint, out version bigint, out returned bigint,
   out dropped bigint) language plpgsql as $$
@@ -121,7 +124,7 @@ begin
 end $$;
 
 -- Renews the trainer's lease.
-create function agentrl.renew_trainer_v1(run_ bigint, fence_ bigint, lease_s double precision) returns void language plpgsql as $$
+create or replace function agentrl.renew_trainer_v1(run_ bigint, fence_ bigint, lease_s double precision) returns void language plpgsql as $$
 begin
   perform 1 from agentrl.run where id = run_ for no key update;
   perform agentrl.hold_trainer_v1(run_, fence_);
@@ -130,7 +133,7 @@ begin
 end $$;
 
 -- Gives the trainer's place free: its leases return uncharged and its fence writes nothing any more.
-create function agentrl.release_trainer_v1(run_ bigint, fence_ bigint) returns void language plpgsql as $$
+create or replace function agentrl.release_trainer_v1(run_ bigint, fence_ bigint) returns void language plpgsql as $$
 declare
   r agentrl.run;
   l agentrl.lease;

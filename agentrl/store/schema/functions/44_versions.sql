@@ -1,7 +1,7 @@
 -- Naming weights. All checks of the fence hold the run row, so no trainer can start between the check and the write.
 
 -- Gives weights the next name. The same uri on the same branch gives the same version, unless that name was burnt.
-create function agentrl.stage_version_v1(
+create or replace function agentrl.stage_version_v1(
   run_ bigint, fence_ bigint, parent_ bigint, updates_ bigint, uri_ text, checksum_ text) returns agentrl.policy_version
 language plpgsql as $$
 declare
@@ -32,7 +32,7 @@ begin
 end $$;
 
 -- Marks a staged version published or failed; repeating it changes nothing.
-create function agentrl.settle_version_v1(run_ bigint, fence_ bigint, version_ bigint, status_ text) returns void
+create or replace function agentrl.settle_version_v1(run_ bigint, fence_ bigint, version_ bigint, status_ text) returns void
 language plpgsql as $$
 declare
   r agentrl.run := agentrl.hold_trainer_v1(run_, fence_);
@@ -53,7 +53,7 @@ begin
 end $$;
 
 -- Records that an engine loaded a version; repeating the newest load changes nothing.
-create function agentrl.record_load_v1(run_ bigint, engine_ text, version_ bigint) returns void language plpgsql as $$
+create or replace function agentrl.record_load_v1(run_ bigint, engine_ text, version_ bigint) returns void language plpgsql as $$
 begin
   if not exists (select 1 from agentrl.policy_version where run = run_ and version = version_) then
     perform agentrl.fail_v1('AR005', format('engine %s loaded version %s, which has no row in run %s', engine_, version_, run_));
@@ -65,7 +65,7 @@ begin
 end $$;
 
 -- Commits a checkpoint whose file is written; the same uri again gives the first row.
-create function agentrl.add_checkpoint_v1(
+create or replace function agentrl.add_checkpoint_v1(
   run_ bigint, fence_ bigint, step_ bigint, updates_ bigint, version_ bigint, uri_ text, checksum_ text)
 returns agentrl.checkpoint language plpgsql as $$
 declare
@@ -94,7 +94,7 @@ begin
 end $$;
 
 -- Asks for a score of a published version; the same request gives the same evaluation.
-create function agentrl.request_evaluation_v1(run_ bigint, version_ bigint, step_ bigint, split_ text, n_ bigint) returns bigint
+create or replace function agentrl.request_evaluation_v1(run_ bigint, version_ bigint, step_ bigint, split_ text, n_ bigint) returns bigint
 language plpgsql as $$
 declare
   v agentrl.policy_version;
@@ -106,6 +106,9 @@ begin
     perform agentrl.fail_v1('AR005', format('version %s has no row in run %s', version_, run_));
   elsif v.status <> 'published' then
     perform agentrl.fail_v1('AR007', format('version %s of run %s is %s: only a published version can be evaluated', version_, run_, v.status));
+  end if;
+  if exists (select 1 from agentrl.retired where run = run_ and low <= version_ and version_ < high) then
+    perform agentrl.fail_v1('AR009', format('version %s of run %s was removed by retention and can''t be evaluated', version_, run_));
   end if;
   select n into tasks from agentrl.task_cursor where run = run_ and split = split_;
   if tasks is null or tasks < n_ then

@@ -1,7 +1,7 @@
 -- Views that people type when they debug.
 
 -- The place of each trajectory, per consuming run.
-create view agentrl.trajectory_state as
+create or replace view agentrl.trajectory_state as
   select run, trajectory, purpose, 'live' as place, null::timestamptz as since from agentrl.live
   union all select run, trajectory, purpose, 'grade_job', at from agentrl.grade_job
   union all select run, trajectory, 'train', 'graded', at from agentrl.graded
@@ -12,7 +12,7 @@ create view agentrl.trajectory_state as
   union all select run, trajectory, 'eval', 'evaluated', at from agentrl.evaluated;
 
 -- Training trajectories in the places that they still leave: small tables, whatever was trained before.
-create function agentrl.work_v1(
+create or replace function agentrl.work_v1(
   run_ bigint, out live bigint, out grade_job bigint, out graded bigint, out ready bigint, out lease bigint) language sql stable as $$
   select
     (select count(*) from agentrl.live x where x.run = run_ and x.purpose = 'train'),
@@ -22,13 +22,17 @@ create function agentrl.work_v1(
     (select coalesce(sum(x.n_traj), 0)::bigint from agentrl.lease x where x.run = run_)
 $$;
 
--- created = the sum of the seven training places, for each run at every moment; evaluation episodes stand apart.
+-- created (opened here, removed since by retention, or imported) = the sum of the seven training places, for each run at every
+-- moment; evaluation episodes stand apart.
 -- A function, so that a query of one run touches the partitions of that run only.
-create function agentrl.conservation_v1(
+create or replace function agentrl.conservation_v1(
   run_ bigint, out created bigint, out live bigint, out grade_job bigint, out graded bigint, out ready bigint, out lease bigint,
   out consumed bigint, out dropped bigint, out evaluated bigint, out eval_open bigint) language sql stable as $$
   select
-    (select count(*) from agentrl.trajectory x where x.run = run_ and x.purpose = 'train') as created,
+    (select count(*) from agentrl.trajectory x where x.run = run_ and x.purpose = 'train'
+       and not exists (select 1 from agentrl.retired q where q.run = run_ and x.start_version >= q.low and x.start_version < q.high))
+      + (select coalesce(sum(q.created), 0)::bigint from agentrl.retired q where q.run = run_)
+      + (select count(*) from agentrl.imported x where x.run = run_) as created,
     (select count(*) from agentrl.live x where x.run = run_ and x.purpose = 'train') as live,
     (select count(*) from agentrl.grade_job x where x.run = run_ and x.purpose = 'train') as grade_job,
     (select count(*) from agentrl.graded x where x.run = run_) as graded,
@@ -42,20 +46,20 @@ create function agentrl.conservation_v1(
 $$;
 
 -- The sum of places beside what was created, per run.
-create view agentrl.conservation as
+create or replace view agentrl.conservation as
 select r.id as run, r.name, c.*, c.created = c.live + c.grade_job + c.graded + c.ready + c.lease + c.consumed + c.dropped as holds
 from agentrl.run r cross join lateral agentrl.conservation_v1(r.id) c;
 
 -- Where the live history of each run stands.
-create view agentrl.head as
+create or replace view agentrl.head as
 select r.id as run, r.name, r.branch, h.step, h.updates from agentrl.run r cross join lateral agentrl.head_v1(r.id) h;
 
 -- The newest verdict of each trajectory.
-create view agentrl.newest_reward as
+create or replace view agentrl.newest_reward as
 select distinct on (trajectory) * from agentrl.reward order by trajectory, id desc;
 
 -- Scores of the evaluations so far; an episode that was never graded counts in neither sum.
-create view agentrl.evaluation_score as
+create or replace view agentrl.evaluation_score as
 select e.id as evaluation, e.run, e.version, e.updates, e.step, e.split, e.n,
        count(w.value) as graded, count(*) filter (where w.success) as successes, coalesce(avg(w.value), 0) as mean_reward,
        e.finished_at is not null as finished

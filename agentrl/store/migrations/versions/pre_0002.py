@@ -1,0 +1,45 @@
+"""Imports between runs, grade attempts, group deadlines, long-item reservation, retention, checked moves.
+
+The release before goes on working: columns are added with defaults or nullable, and every function that it calls stays.
+"""
+
+from __future__ import annotations
+
+from alembic import op
+
+from agentrl.store.schema_setup import create_tables, replace_code
+
+revision = "pre_0002"
+down_revision = "pre_0001"
+branch_labels = None
+depends_on = None
+
+_CALLED_BEFORE = (
+    "add_checkpoint_v1", "add_trained_v1", "claim_v1", "commit_step_v1", "complete_v1", "conservation_v1",
+    "ensure_partitions_v1", "f4", "find_run_v1", "head_v1", "i4", "more_can_arise_v1", "open_evaluation_v1", "open_v1",
+    "opened_v1", "record_load_v1", "release_trainer_v1", "renew_leases_v1", "renew_trainer_v1", "renew_v1",
+    "request_evaluation_v1", "settle_evaluations_v1", "settle_version_v1", "stage_version_v1", "start_trainer_v1",
+    "work_v1", "write_segment_v1",
+)  # fmt: skip
+
+_COLUMNS = """
+alter table agentrl.run add column group_deadline interval, add column long_tokens bigint check (long_tokens > 0),
+  add column long_share double precision not null default 0 check (long_share >= 0 and long_share < 1),
+  add column long_wait interval not null default interval '30 seconds';
+alter table agentrl.grade_job add column attempts bigint not null default 0;
+alter table agentrl.ready add column source bigint, add column environment text;
+alter table agentrl.lease add column source bigint, add column environment text;
+alter table agentrl.consumed add column source bigint;
+alter table agentrl.dropped add column source bigint;
+alter table agentrl.event add constraint event_is_a_legal_move check (coalesce(from_place, 'new') || ' -> ' || to_place in (
+    'new -> live', 'new -> ready', 'live -> grade_job', 'live -> graded', 'live -> evaluated', 'live -> dropped',
+    'grade_job -> graded', 'grade_job -> evaluated', 'grade_job -> dropped', 'graded -> ready', 'graded -> dropped',
+    'ready -> lease', 'ready -> dropped', 'lease -> ready', 'lease -> consumed', 'lease -> dropped', 'consumed -> ready'))
+"""
+
+
+def upgrade() -> None:
+    """Add columns and tables; replace the code, keeping what the release before calls."""
+    op.execute(_COLUMNS)
+    create_tables(op.get_bind(), ("import", "retired", "imported"))
+    replace_code(op.get_bind(), keep=_CALLED_BEFORE)

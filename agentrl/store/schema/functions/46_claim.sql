@@ -1,0 +1,135 @@
+-- Claiming items for a step, and renewing them before the optimizer step.
+
+-- Whether anything could still become ready for this claim, apart from what is ready in range already (in_range_) and what is
+-- ready but of an environment that was not asked for (other_).
+create or replace function agentrl.more_can_arise_v2(r agentrl.run, in_range_ bigint, other_ bigint, step_ bigint) returns boolean
+language plpgsql as $$
+declare
+  outstanding bigint := agentrl.outstanding_v1(r.id);
+begin
+  if outstanding - other_ > in_range_ then
+    return true;
+  end if;
+  if r.status <> 'running' then
+    return false;
+  end if;
+  return (r.target_steps is null or (r.target_steps - step_) * r.batch_max - outstanding >= r.group_size)
+    and (exists (select 1 from agentrl.task_cursor where run = r.id and split = 'train' and n > 0)
+         or exists (select 1 from agentrl.dropped where run = r.id and purpose = 'train' and retryable and retried_by is null));
+end $$;
+
+-- Ready items of a run with what a claim asks about them: in range by lag, of a wanted environment, long.
+create or replace function agentrl.candidates_v1(r agentrl.run, updates_ bigint, environments_ text[]) returns table (
+  item uuid, n_traj bigint, oldest_update bigint, at timestamptz, in_range boolean, wanted boolean, long boolean)
+language sql stable as $$
+  select q.item, q.n_traj, q.oldest_update, q.at, r.lag_bound is null or updates_ - q.oldest_update <= r.lag_bound,
+         environments_ is null or coalesce(q.environment, r.environment) = any (environments_),
+         coalesce(q.n_tokens >= r.long_tokens * q.n_traj, false)
+  from agentrl.ready q where q.run = r.id
+$$;
+
+-- The items that a claim takes: oldest in range first, and of its n places the reserved share to long items as far as there are
+-- any; none while a reserved place is empty and the oldest candidate has waited less than long_wait.
+create or replace function agentrl.pick_v1(r agentrl.run, updates_ bigint, n_ bigint, environments_ text[]) returns uuid[]
+language plpgsql as $$
+declare
+  reserved constant bigint := case when r.long_tokens is null then 0 else ceil(r.long_share * n_) end;
+  seen record;
+  items uuid[];
+begin
+  if reserved > 0 then
+    select count(*) as n, count(*) filter (where long) as long, min(at) as since into seen
+    from agentrl.candidates_v1(r, updates_, environments_) c where c.in_range and c.wanted;
+    if seen.n >= n_ and seen.long < reserved and clock_timestamp() < seen.since + r.long_wait then
+      return '{}';
+    end if;
+  end if;
+  with c as (
+    select q.*, row_number() over (partition by q.long order by q.oldest_update, q.at, q.item) as place
+    from agentrl.candidates_v1(r, updates_, environments_) q where q.in_range and q.wanted
+  ), picked as (
+    select c.item from c
+    order by case when reserved = 0 then 0 when c.long and c.place <= reserved then 0 when not c.long then 1 else 2 end,
+             c.oldest_update, c.at, c.item limit n_
+  ), locked as (
+    select q.item from agentrl.ready q where q.run = r.id and q.item in (select p.item from picked p) for update skip locked
+  )
+  select coalesce(array_agg(l.item), '{}') into items from locked l;
+  return items;
+end $$;
+
+-- Leases whole items of the given environments (NULL: of all): at least n_min trajectories, or what is left when no more can
+-- arise, or none.
+create or replace function agentrl.claim_v2(
+  run_ bigint, fence_ bigint, n_min bigint, n_max bigint, lease_s double precision, environments_ text[])
+returns jsonb language plpgsql as $$
+declare
+  r agentrl.run := agentrl.hold_trainer_v1(run_, fence_);
+  h record;
+  token_ bigint;
+  seen record;
+  items uuid[];
+  waiting text;
+  doc jsonb := '[]';
+begin
+  perform agentrl.reap_v1(r);
+  select * into h from agentrl.head_v1(run_);
+  select coalesce(sum(n_traj), 0)::bigint as examined,
+         coalesce(sum(n_traj) filter (where in_range and wanted), 0)::bigint as admissible,
+         coalesce(sum(n_traj) filter (where not wanted), 0)::bigint as other
+  into seen from agentrl.candidates_v1(r, h.updates, environments_);
+  items := agentrl.pick_v1(r, h.updates, n_max / r.group_size, environments_);
+  if cardinality(items) * r.group_size < n_min then
+    if cardinality(items) * r.group_size < seen.admissible
+       or agentrl.more_can_arise_v2(r, seen.admissible, seen.other, h.step) then
+      waiting := 'rollouts';
+      items := '{}';
+    else
+      waiting := 'nothing';
+    end if;
+  end if;
+  if items <> '{}' then
+    token_ := nextval('agentrl.fence');
+    with d as (delete from agentrl.ready where run = run_ and item = any (items) returning *),
+         i as (insert into agentrl.lease (run, item, token, fence, trajectories, start_versions, n_traj, n_tokens, oldest_update,
+                                          attempts, oldest_start, ready_at, lease, lease_until, source, environment)
+               select run, item, token_, fence_, trajectories, start_versions, n_traj, n_tokens, oldest_update, attempts,
+                      oldest_start, at, make_interval(secs => lease_s), clock_timestamp() + make_interval(secs => lease_s),
+                      source, environment
+               from d returning *),
+         e as (insert into agentrl.event (run, trajectory, from_place, to_place, fence, actor, why)
+               select run_, t, 'ready', 'lease', fence_, r.trainer_owner, format('claim %s', token_)
+               from i, unnest(i.trajectories) t)
+    select jsonb_agg(jsonb_build_object(
+             'item', i.item, 'token', token_, 'oldest_update', i.oldest_update, 'lag', h.updates - i.oldest_update,
+             'trajectories', i.trajectories, 'start_versions', i.start_versions, 'source', coalesce(i.source, run_))
+             order by i.oldest_update, i.ready_at, i.item)
+    into doc from i;
+  end if;
+  return jsonb_build_object('examined', seen.examined, 'admissible', seen.admissible, 'waiting', waiting, 'items', doc);
+end $$;
+
+-- Before the optimizer step: all items must still be leased by these tokens and in range. From here a dying trainer is charged.
+create or replace function agentrl.renew_leases_v1(run_ bigint, fence_ bigint, items_ uuid[], tokens_ bigint[], lease_s double precision)
+returns void language plpgsql as $$
+declare
+  r agentrl.run := agentrl.hold_trainer_v1(run_, fence_);
+  updates_ bigint;
+  n bigint;
+  oldest bigint;
+begin
+  select updates into updates_ from agentrl.head_v1(run_);
+  with u as (
+    update agentrl.lease l set in_update = true, lease = make_interval(secs => lease_s),
+      lease_until = clock_timestamp() + make_interval(secs => lease_s)
+    from unnest(items_, tokens_) m (item, token)
+    where l.run = run_ and l.item = m.item and l.token = m.token and l.fence = fence_ returning l.oldest_update)
+  select count(*), min(oldest_update) into n, oldest from u;
+  if n <> cardinality(items_) then
+    perform agentrl.fail_v1('AR008', format('%s of %s leases of run "%s" were lost: resume from the newest checkpoint',
+                                            cardinality(items_) - n, cardinality(items_), r.name));
+  elsif updates_ - oldest > r.lag_bound then
+    perform agentrl.fail_v1('AR008', format('an item of run "%s" has lag %s, over the bound %s: resume from the newest checkpoint',
+                                            r.name, updates_ - oldest, r.lag_bound));
+  end if;
+end $$;

@@ -1,0 +1,126 @@
+-- Grading by reward workers: jobs under a lease, verdicts, re-grades.
+
+-- Gives up to n grade jobs to a reward worker, oldest first; also reaps.
+create or replace function agentrl.claim_grades_v1(run_ bigint, worker_ text, n_ bigint, lease_s double precision)
+returns table (trajectory uuid, fence bigint, start_version bigint, attempt bigint) language plpgsql as $$
+declare
+  r agentrl.run := agentrl.hold_run_v1(run_);
+begin
+  perform agentrl.reap_v1(r);
+  return query
+    with free as (
+      select j.trajectory from agentrl.grade_job j where j.run = run_ and j.worker is null
+      order by j.at, j.trajectory limit n_ for update skip locked
+    )
+    update agentrl.grade_job j
+    set worker = worker_, fence = nextval('agentrl.fence'), lease = make_interval(secs => lease_s),
+        lease_until = clock_timestamp() + make_interval(secs => lease_s)
+    from free where j.trajectory = free.trajectory
+    returning j.trajectory, j.fence, j.start_version, j.attempts + 1;
+end $$;
+
+-- Renews grade jobs; returns those that are still the caller's.
+create or replace function agentrl.renew_grades_v1(trajectories_ uuid[], fences_ bigint[]) returns setof uuid language sql as $$
+  update agentrl.grade_job j set lease_until = clock_timestamp() + j.lease
+  from unnest(trajectories_, fences_) m (id, fence) where j.trajectory = m.id and j.fence = m.fence
+  returning j.trajectory
+$$;
+
+-- Takes a grade job away for its end, in the lock order of all moves; NULL when it is no longer held under this fence.
+create or replace function agentrl.take_grade_v1(trajectory_ uuid, fence_ bigint) returns agentrl.grade_job language plpgsql as $$
+declare
+  j agentrl.grade_job;
+begin
+  select * into j from agentrl.grade_job where trajectory = trajectory_ and fence = fence_;
+  if not found then
+    return null;
+  end if;
+  perform agentrl.hold_run_v1(j.run);
+  if j.grp is not null then
+    perform 1 from agentrl.grp where id = j.grp for update;
+  end if;
+  delete from agentrl.grade_job where trajectory = trajectory_ and fence = fence_ returning * into j;
+  return j;
+end $$;
+
+-- Adds a verdict; the newest counts.
+create or replace function agentrl.add_reward_v1(
+  run_ bigint, trajectory_ uuid, value_ float8, success_ boolean, grader_ text, grader_version_ text, detail_ text,
+  duration_s_ float8) returns bigint language sql as $$
+  insert into agentrl.reward (run, trajectory, grader, grader_version, value, success, detail, duration_s)
+  values (run_, trajectory_, grader_, grader_version_, value_, success_, detail_::json, duration_s_) returning id
+$$;
+
+-- Writes the verdict of a job and moves the trajectory on. Repeating it under the same fence gives the first result.
+create or replace function agentrl.grade_v1(
+  trajectory_ uuid, fence_ bigint, value_ float8, success_ boolean, grader_ text, grader_version_ text, detail_ text,
+  duration_s_ float8) returns text language plpgsql as $$
+declare
+  j agentrl.grade_job := agentrl.take_grade_v1(trajectory_, fence_);
+  t agentrl.trajectory;
+  worker_ text;
+begin
+  if j.trajectory is null then
+    if exists (select 1 from agentrl.event where trajectory = trajectory_ and from_place = 'grade_job' and fence = fence_
+               and to_place <> 'dropped') then
+      return (select place from agentrl.trajectory_state where trajectory = trajectory_ limit 1);
+    end if;
+    perform agentrl.fail_v1('AR001', format('the grade job of trajectory %s is no longer held under fence %s: drop this verdict',
+                                            trajectory_, fence_));
+  end if;
+  worker_ := j.worker;
+  perform agentrl.add_reward_v1(j.run, trajectory_, value_, success_, grader_, grader_version_, detail_, duration_s_);
+  if j.purpose = 'eval' then
+    select * into t from agentrl.trajectory where run = j.run and start_version = j.start_version and id = trajectory_;
+    perform agentrl.note_v1(j.run, trajectory_, 'grade_job', 'evaluated', fence_, worker_, 'graded');
+    insert into agentrl.evaluated (run, trajectory, start_version, evaluation)
+    values (j.run, trajectory_, j.start_version, t.evaluation);
+    return 'evaluated';
+  end if;
+  perform agentrl.note_v1(j.run, trajectory_, 'grade_job', 'graded', fence_, worker_, 'graded');
+  if j.grp is null then
+    perform agentrl.to_ready_v1(j.run, trajectory_, array[trajectory_], array[j.start_version], 0, clock_timestamp(), 'graded',
+                                fence_, worker_, 'no group to wait for');
+    return 'ready';
+  end if;
+  insert into agentrl.graded (trajectory, run, start_version, grp) values (trajectory_, j.run, j.start_version, j.grp);
+  perform agentrl.settle_group_v1(j.run, j.grp, fence_, worker_);
+  return case when exists (select 1 from agentrl.graded where trajectory = trajectory_) then 'graded' else 'ready' end;
+end $$;
+
+-- Gives a job back after a failure of the grader; after max_attempts the trajectory is dropped as ungraded. True while it will be
+-- tried again. A job that is no longer held is left alone.
+create or replace function agentrl.fail_grade_v1(trajectory_ uuid, fence_ bigint, error_ text) returns boolean language plpgsql as $$
+declare
+  j agentrl.grade_job := agentrl.take_grade_v1(trajectory_, fence_);
+begin
+  if j.trajectory is null then
+    return true;
+  end if;
+  if j.attempts + 1 < (select max_attempts from agentrl.run where id = j.run) then
+    insert into agentrl.grade_job (trajectory, run, start_version, purpose, grp, at, attempts)
+    values (j.trajectory, j.run, j.start_version, j.purpose, j.grp, j.at, j.attempts + 1);
+    return true;
+  end if;
+  perform agentrl.end_seat_v1(j.run, j.start_version, trajectory_, j.grp, 'grade_job', 'ungraded', error_, true, j.grp is not null,
+                              fence_, coalesce(j.worker, 'reaper'));
+  return false;
+end $$;
+
+-- Adds a verdict to a trajectory that has ended and does not wait for its first one; gives the verdict's number.
+create or replace function agentrl.regrade_v1(
+  trajectory_ uuid, value_ float8, success_ boolean, grader_ text, grader_version_ text, detail_ text, duration_s_ float8)
+returns bigint language plpgsql as $$
+declare
+  t agentrl.trajectory;
+begin
+  select * into t from agentrl.trajectory where id = trajectory_;
+  if not found then
+    perform agentrl.fail_v1('AR009', format('there is no trajectory %s', trajectory_));
+  elsif not t.complete or t.outcome = 'infrastructure' then
+    perform agentrl.fail_v1('AR007', format('trajectory %s has no complete end to grade', trajectory_));
+  elsif exists (select 1 from agentrl.grade_job where trajectory = trajectory_) then
+    perform agentrl.fail_v1('AR007', format('trajectory %s waits for its first verdict: claim its grade job', trajectory_));
+  end if;
+  return agentrl.add_reward_v1(t.run, trajectory_, value_, success_, grader_, grader_version_, detail_, duration_s_);
+end $$;
