@@ -105,7 +105,9 @@ class WeightsCorrupt(EngineError):
 
 
 class EnvironmentFault(AgentRLError):
-    """Code of an environment raised; the message names environment, task and method."""
+    """Code of an environment raised; the message names environment, task and method. Starting again can't help."""
+
+    exit_code = 2
 
 
 class TokenDrift(AgentRLError):

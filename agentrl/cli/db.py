@@ -12,12 +12,11 @@ from rich.console import Console
 from rich.table import Table
 from sqlalchemy.engine import make_url
 
-from agentrl.cli.session import require_run, store_session
+from agentrl.cli.session import database_session, require_run, store_session
+from agentrl.cli.trajectory_text import visible
 from agentrl.errors import UsageError
-from agentrl.store.connect import database_url
 from agentrl.store.contract import QueryResult
 from agentrl.store.saved_queries import saved_queries
-from agentrl.store.schema_migration import PHASES, migrate, schema_status
 
 app = typer.Typer(help="Ask the trajectory store.", no_args_is_help=True)
 
@@ -55,7 +54,10 @@ def queries() -> None:
 @app.command("status")
 def status() -> None:
     """The schema's revision and the migrations that are pending."""
-    found = schema_status(make_url(database_url()))
+    from agentrl.store.schema_migration import schema_status
+
+    with database_session() as url:
+        found = schema_status(make_url(url))
     print(f"revision  {found.found or 'none: the first command that needs the store creates the schema'}")
     print(f"pending   {', '.join(found.pending) or 'nothing'}")
 
@@ -68,21 +70,24 @@ def migrate_schema(
     dry_run: bool = typer.Option(False, "--dry-run", help="Say what would be applied; change nothing."),
 ) -> None:
     """Bring the schema to this release, for example: agentrl db migrate --phase pre."""
+    from agentrl.store.schema_migration import PHASES, migrate, schema_status
+
     if phase not in (None, *PHASES):
         raise UsageError(f"There is no phase {phase!r}: use pre or post, or leave it out for both.")
-    url = make_url(database_url())
-    if dry_run:
-        pending = [r for r in schema_status(url).pending if phase is None or r.startswith(phase)]
-        print(f"would apply {', '.join(pending) or 'nothing'}")
-        return
-    print(f"applied {', '.join(migrate(url, phase)) or 'nothing: the schema is up to date'}")
+    with database_session() as named:
+        url = make_url(named)
+        if dry_run:
+            pending = [r for r in schema_status(url).pending if phase is None or r.startswith(phase)]
+            print(f"would apply {', '.join(pending) or 'nothing'}")
+        else:
+            print(f"applied {', '.join(migrate(url, phase)) or 'nothing: the schema is up to date'}")
 
 
 @app.command("url")
 def url() -> None:
-    """Where the store is, without its password, for psql and other tools."""
+    """The database URL without its password, for psql and other tools; a private server runs while a command uses it."""
     with store_session() as session:
-        print(session.description)
+        print(session.store.masked_url)
 
 
 def print_result(result: QueryResult, *, as_json: bool, as_csv: bool) -> None:
@@ -99,10 +104,21 @@ def print_result(result: QueryResult, *, as_json: bool, as_csv: bool) -> None:
     if not result.rows:
         print("no rows")
         return
-    table = Table(*result.columns)
-    for row in result.rows:
-        table.add_row(*(_cell(value) for value in row))
-    Console(width=None if Console().is_terminal else 200).print(table)
+    console = Console(width=None if Console().is_terminal else 200)
+    cells = [[_cell(value) for value in row] for row in result.rows]
+    widths = [max(len(name), *(len(row[i]) for row in cells)) for i, name in enumerate(result.columns)]
+    if sum(widths) + 3 * len(widths) + 1 <= console.width:
+        table = Table(*result.columns)
+        for row in cells:
+            table.add_row(*row)
+        console.print(table)
+        return
+    # Too wide for the terminal: a block a row, so that nothing is cut.
+    name_width = max(map(len, result.columns))
+    for number, row in enumerate(cells, 1):
+        print(f"row {number}")
+        for name, cell in zip(result.columns, row, strict=True):
+            print(f"  {name:<{name_width}}  {cell}")
 
 
 def _cell(value: Any) -> str:
@@ -110,4 +126,4 @@ def _cell(value: Any) -> str:
         return ""
     if isinstance(value, float):
         return f"{value:.4g}"
-    return str(value)
+    return visible(str(value))

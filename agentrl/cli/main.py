@@ -54,11 +54,24 @@ def main() -> None:
         app()
     except KeyboardInterrupt:
         sys.exit(130)
-    except AgentRLError as error:
+    except (AgentRLError, BaseExceptionGroup) as error:
+        cause = _cause(error)
+        if cause is None:
+            raise
         if os.environ.get("AGENTRL_VERBOSE"):
             traceback.print_exc()
-        print(f"agentrl: {error}", file=sys.stderr)
-        sys.exit(error.exit_code)
+        print(f"agentrl: {cause}", file=sys.stderr)
+        sys.exit(cause.exit_code)
+
+
+def _cause(error: BaseException) -> AgentRLError | None:
+    """The error of ours that a group of tasks ended with; None when something else is among them."""
+    if isinstance(error, AgentRLError):
+        return error
+    if isinstance(error, BaseExceptionGroup):
+        causes = [_cause(e) for e in error.exceptions]
+        return causes[0] if all(causes) else None
+    return None
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A store for the time of one command."""
+"""A store for the time of one command. The last command to leave the private server stops it."""
 
 from __future__ import annotations
 
@@ -7,11 +7,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+import psycopg
+
 from agentrl.errors import UsageError
-from agentrl.store.connect import URL_VARIABLE, open_store
+from agentrl.store.connect import URL_VARIABLE, database_url, open_store
 from agentrl.store.contract import RunRow
 from agentrl.store.embedded import embedded_is_running, stop_embedded
 from agentrl.store.postgres import PostgresStore
+
+_CLIENTS = "select count(*) from pg_stat_activity where backend_type = 'client backend' and pid <> pg_backend_pid()"
 
 
 @dataclass(frozen=True)
@@ -23,17 +27,36 @@ class StoreSession:
 
 
 @contextmanager
-def store_session() -> Iterator[StoreSession]:
-    """The store at ``AGENTRL_DATABASE_URL`` or the private server; a private server started here is stopped again when idle."""
-    starts_server = URL_VARIABLE not in os.environ and not embedded_is_running()
-    store, description = open_store()
+def database_session() -> Iterator[str]:
+    """The URL of the database, for as long as it is used."""
+    url = database_url()
     try:
-        yield StoreSession(store, description)
+        yield url
     finally:
-        idle = store.other_connections() == 0 if starts_server else False
-        store.close()
-        if idle:
-            stop_embedded()
+        _leave(url)
+
+
+@contextmanager
+def store_session() -> Iterator[StoreSession]:
+    """The store at ``AGENTRL_DATABASE_URL`` or on the private server."""
+    with database_session():
+        store, description = open_store()
+        try:
+            yield StoreSession(store, description)
+        finally:
+            store.close()
+
+
+def _leave(url: str) -> None:
+    if URL_VARIABLE in os.environ or not embedded_is_running():
+        return
+    try:
+        with psycopg.connect(url, connect_timeout=5) as connection:
+            row = connection.execute(_CLIENTS).fetchone()
+    except psycopg.OperationalError:
+        return  # somebody else stopped it, or it is starting again after a crash
+    if row is not None and row[0] == 0:
+        stop_embedded()
 
 
 def require_run(session: StoreSession, name: str) -> RunRow:

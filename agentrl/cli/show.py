@@ -19,9 +19,10 @@ def show(
     """Print a trajectory: prompt, turns, tool calls and results, versions, reward, and where it went."""
     with store_session() as session:
         if trajectory == "latest":
-            found = session.store.query("latest_trajectory", run=require_run(session, run).spec.name).records()
+            name = require_run(session, run).spec.name
+            found = session.store.query("latest_trajectory", run=name).records()
             if not found:
-                raise UsageError("No trajectory has ended yet in this run.")
+                raise UsageError(f"No trajectory has ended yet in run {name}. Name another with --run.")
             identity = found[0]["trajectory"]
         else:
             identity = _identity(trajectory)

@@ -23,7 +23,7 @@ def train(
     resume: str | None = typer.Option(None, "--resume", help="Continue this run ('latest' for the newest)."),
     sandbox: str | None = typer.Option(None, "--sandbox", help="docker, podman or bubblewrap. Default: the first that works."),
     unsafe_local_execution: bool = typer.Option(False, "--unsafe-local-execution", help="Run tool code without isolation."),
-    dry_run: bool = typer.Option(False, "--dry-run", help="Print the plan, check everything, start nothing."),
+    dry_run: bool = typer.Option(False, "--dry-run", help="Print the plan and check everything; start no run."),
 ) -> None:
     """Train a policy. Precedence of settings: flag > file > overlay > preset > default.
 
@@ -57,7 +57,7 @@ def train(
         plan = make_plan(resolved, name, session.store, session.description)
         print_plan(plan)
         if dry_run:
-            print("Everything is in place; --dry-run starts nothing.")
+            print("Everything is in place; --dry-run starts no run.")
             return
         run = create_run(plan, session.store)
         code = execute(run, session.store)

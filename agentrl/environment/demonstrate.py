@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -55,16 +56,28 @@ async def play(
 
 
 async def collect(
-    environment: Environment, seed: int, n: int, pool: SandboxPool | None = None, concurrency: int = 4
+    environment: Environment,
+    seed: int,
+    n: int,
+    pool: SandboxPool | None = None,
+    concurrency: int = 4,
+    on_progress: Callable[[int], None] | None = None,
 ) -> list[Demonstration]:
-    """``n`` demonstrations of training tasks, in the order of the tasks; the same ones for the same ``seed``."""
+    """``n`` demonstrations of training tasks, in the order of the tasks; the same ones for the same ``seed``.
+
+    ``on_progress(episodes done)`` is called after each; it may raise to stop.
+    """
     tasks = checked_tasks(environment, "train", seed, n)
     slots = asyncio.Semaphore(concurrency)
+    done = itertools.count(1)
 
     async def one(index: int, task: Task) -> Demonstration:
         async with slots:
             policy = environment.demonstrator(random.Random(f"{seed}/{index}"), task)
-            return await play(environment, task, policy, pool, seed=index)
+            played = await play(environment, task, policy, pool, seed=index)
+            if on_progress is not None:
+                on_progress(next(done))
+            return played
 
     async with asyncio.TaskGroup() as group:
         running = [group.create_task(one(index, task)) for index, task in enumerate(tasks)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import platform
+import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -12,11 +13,15 @@ from pathlib import Path
 
 from agentrl.config.load import Resolved
 from agentrl.config.run import RunConfig
+from agentrl.environment.base import Environment
 from agentrl.errors import NotReadyError, UsageError
-from agentrl.staleness import sync_strength
 from agentrl.store.contract import TrajectoryStore
 from sandboxes.choose import choose
 from sandboxes.contract import SandboxError
+
+
+LINE = 118
+"""Width to which the plan is wrapped."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +60,7 @@ def make_plan(resolved: Resolved, name: str | None, store: TrajectoryStore, stor
     folder = runs_folder() / name
     if store.find_run(name) is not None or folder.exists():
         raise UsageError(f"A run named '{name}' exists already. Continue it with: agentrl train --resume {name}")
-    model = _model_line(config)
+    model = _model_line(config, environment)
     reason = _sandbox(config)
     lines = {
         "run": f"{name} (seed {config.seed}), files in {folder}",
@@ -78,7 +83,8 @@ def print_plan(plan: Plan) -> None:
     """The plan, then what was not chosen by the user and why."""
     width = max(map(len, plan.lines))
     for subject, text in plan.lines.items():
-        print(f"  {subject:<{width}}  {text}")
+        for number, line in enumerate(textwrap.wrap(text, LINE - width, break_long_words=False, break_on_hyphens=False)):
+            print(f"  {subject if number == 0 else '':<{width}}  {line}")
     by_origin: dict[str, list[str]] = {}
     for key, origin in plan.resolved.origins.items():
         by_origin.setdefault(origin, []).append(f"{key}={_value(plan.config, key)}")
@@ -94,8 +100,13 @@ def _value(config: RunConfig, key: str) -> object:
     return f"{value:g}" if isinstance(value, float) else value
 
 
-def _model_line(config: RunConfig) -> str:
+def _model_line(config: RunConfig, environment: Environment) -> str:
     if config.model.path is None:
+        if not environment.can_demonstrate:
+            raise UsageError(
+                f"Environment {environment.name} has no demonstrations to warm-start a small model with: give it a "
+                "`demonstrator`, or name a model with --model."
+            )
         m = config.model
         return (
             f"a small Llama built here ({m.layers} layers, width {m.hidden}), warm-started on "
@@ -132,7 +143,7 @@ def _staleness_line(config: RunConfig) -> str:
     if bound == 0:
         return "strictly synchronous: nothing is generated while the trainer works on its batch"
     return (
-        f"lag of at most {bound} policy updates (sync strength {sync_strength(bound):.2g}), "
+        f"lag of at most {bound} policy updates, "
         f"at most {(bound + 1) * config.trainer.batch} episodes between start and training"
     )
 

@@ -120,9 +120,10 @@ class RunProcesses:
         if child.code in FINAL_CODES or child.deaths > MAX_RESTARTS:
             raise RunFailed(
                 f"The {child.role} process of run {self.run} ended with code {child.code} "
-                f"({child.deaths} times without progress). Its log: {self._log(child)}"
+                f"({child.deaths} {'time' if child.deaths == 1 else 'times'} without progress): {self._last_words(child)} "
+                f"Its log: {self._log(child)}"
             )
-        print(f"  {child.role} ended with code {child.code}; starting it again (log: {self._log(child)})", flush=True)
+        print(f"  {child.role} ended with code {child.code}; starting it again ({self._last_words(child)})", flush=True)
         self._spawn(child)
 
     def _spawn(self, child: Child) -> None:
@@ -133,6 +134,11 @@ class RunProcesses:
             child.process = subprocess.Popen(
                 child.command, env=environment, stdin=subprocess.DEVNULL, stderr=errors, start_new_session=True
             )
+
+    def _last_words(self, child: Child) -> str:
+        """What it wrote last to its stderr: its own paragraph, or the last line of a traceback."""
+        lines = (self.folder / "logs" / f"{child.role}.stderr").read_text(errors="replace").strip().splitlines()
+        return lines[-1].removeprefix("agentrl: ")[:2000] if lines else "it said nothing."
 
     def _log(self, child: Child) -> Path:
         return self.folder / "logs" / f"{child.role}.jsonl"

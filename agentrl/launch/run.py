@@ -29,6 +29,8 @@ POLL_S = 0.5
 STOP_S = 30.0
 """Time the processes get to finish what they hold after a stop was asked for."""
 TASKS_PER_EPOCH = 20_000
+TELL_S = 10.0
+"""How often progress is told while nothing else is printed."""
 
 
 class _Stop:
@@ -92,13 +94,18 @@ def execute(run: RunRow, store: TrajectoryStore) -> int:
 
 
 def _supervise(run: RunRow, config: RunConfig, processes: RunProcesses, store: TrajectoryStore, stop: _Stop) -> str:
-    trained = False
+    trained, told = False, time.monotonic()
     while not stop.count:
         row = store.find_run(run.spec.name)
         assert row is not None, f"the row of run {run.spec.name} was deleted"
         trained = trained or processes.watch(row.step)
-        if trained and store.pending_evaluation(run.id) is None:
-            return "finished"
+        if trained:
+            scoring = store.pending_evaluation(run.id)
+            if scoring is None:
+                return "finished"
+            if time.monotonic() - told >= TELL_S:
+                told = time.monotonic()
+                print(f"  scoring version {scoring.version}: {scoring.done}/{scoring.n} episodes", flush=True)
         time.sleep(POLL_S)
     print("Stopping: finishing the step in hand and saving a checkpoint. Ctrl-C again stops at once.", flush=True)
     return "interrupted"

@@ -77,11 +77,6 @@ class PostgresConnection:
     def close(self) -> None:
         self._engine.dispose()
 
-    def other_connections(self) -> int:
-        """Clients of this database beside the pool of this object."""
-        statement = "select pid from pg_stat_activity where datname = current_database() and backend_type = 'client backend'"
-        return len(self.rows(statement)) - self._engine.pool.checkedin()  # type: ignore[attr-defined]
-
     @contextmanager
     def _borrow(self) -> Iterator[psycopg.Connection]:
         """A pooled connection; a broken one is thrown away with all idle ones, which broke for the same reason."""

@@ -6,6 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
+import psycopg
+
+from agentrl.errors import UsageError
 from agentrl.store.codec import LINEAGE_COLUMNS, SEGMENT_COLUMNS, read_lineage, read_reward, read_segment
 from agentrl.store.contract import QueryResult
 from agentrl.store.postgres_connection import PostgresConnection
@@ -48,9 +51,12 @@ class PostgresReading(PostgresConnection):
 
     def query(self, name: str, **parameters: Any) -> QueryResult:
         statement, values = bind(saved_query(name), parameters)
-        with self.transaction() as connection:
-            cursor = connection.execute(statement.encode(), values)
-            return QueryResult([c.name for c in cursor.description or ()], cursor.fetchall())
+        try:
+            with self.transaction() as connection:
+                cursor = connection.execute(statement.encode(), values)
+                return QueryResult([c.name for c in cursor.description or ()], cursor.fetchall())
+        except psycopg.DataError as e:
+            raise UsageError(f"Query {name!r} can't use a parameter: {e.diag.message_primary}") from e
 
 
 def _read_trajectory(row: Sequence[Any], segments: Sequence[Segment]) -> StoredTrajectory:

@@ -101,4 +101,5 @@ def _success(result: EvaluationResult) -> float:
 
 
 def _number(value: float, digits: int = 3) -> str:
-    return f"{value:.{digits}f}" if math.isfinite(value) else str(value)
+    """A dash for what does not exist yet; an infinity is shown."""
+    return "-" if math.isnan(value) else f"{value:.{digits}f}"

@@ -12,7 +12,7 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from threading import Event
 
@@ -40,6 +40,8 @@ from sandboxes.pool import Pool
 
 CONCURRENCY = 8
 CLIP_GRAD = 1.0
+TELL_S = 10.0
+STOPPED = "stopped in the warm start; nothing was written"
 
 
 class WarmStartStopped(RunFailed):
@@ -62,7 +64,10 @@ def warm_started_model(config: RunConfig, environment: Environment, console: Con
         console.say(f"warm start: from the cache ({target})")
         return target
     began = time.monotonic()
-    demonstrations = asyncio.run(_collect(config, environment))
+    try:
+        demonstrations = asyncio.run(_collect(config, environment, _progress(config, console, stop)))
+    except BaseExceptionGroup as group:
+        raise group.exceptions[0] from None  # the others were cancelled for it
     rewards = [d.reward.value for d in demonstrations if d.reward]
     success = sum(bool(d.reward and d.reward.success) for d in demonstrations) / len(demonstrations)
     console.say(
@@ -84,12 +89,27 @@ def warm_started_model(config: RunConfig, environment: Environment, console: Con
     return target
 
 
-async def _collect(config: RunConfig, environment: Environment) -> list[Demonstration]:
+def _progress(config: RunConfig, console: Console, stop: Event) -> Callable[[int], None]:
+    told = time.monotonic()
+
+    def progress(done: int) -> None:
+        nonlocal told
+        if stop.is_set():
+            raise WarmStartStopped(STOPPED)
+        if time.monotonic() - told >= TELL_S:
+            told = time.monotonic()
+            console.say(f"warm start: {done}/{config.warm_start.demonstrations} demonstrations")
+
+    return progress
+
+
+async def _collect(config: RunConfig, environment: Environment, on_progress: Callable[[int], None]) -> list[Demonstration]:
     sandbox = config.sandbox
     provider, _ = await choose(None if sandbox.provider == "auto" else sandbox.provider, sandbox.unsafe_local_execution)
     pool = Pool(provider, min(CONCURRENCY, sandbox.pool_size))
     try:
-        return await collect(environment, config.seed, config.warm_start.demonstrations, pool, CONCURRENCY)
+        n = config.warm_start.demonstrations
+        return await collect(environment, config.seed, n, pool, CONCURRENCY, on_progress)
     finally:
         await pool.close()
 
@@ -131,7 +151,7 @@ def _train(
 
     def progress(step: int, loss: float) -> None:
         if stop.is_set():
-            raise WarmStartStopped("stopped in the warm start; nothing was written")
+            raise WarmStartStopped(STOPPED)
         if step % 100 == 0 or step == settings.steps:
             console.say(f"warm start: step {step}/{settings.steps}, loss {loss:.3f}")
 

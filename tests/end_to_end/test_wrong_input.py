@@ -56,5 +56,5 @@ def test_database_unreachable__exit_3_and_no_password(command_line: CommandLine,
 
 def test_dry_run__starts_nothing(command_line: CommandLine) -> None:
     output = command_line.run("train", "--env", "code_agent", "--name", "dry", "--dry-run")
-    assert "starts nothing" in output
+    assert "starts no run" in output
     assert not Path(command_line.base / "runs" / "dry").exists()

@@ -1,7 +1,8 @@
 -- name: steps
 -- The ledger of steps: data, lag and whether the step is on the live history.
 select r.name as run, s.step, s.branch, s.updates, s.policy_updated, s.trainer_version, s.n_items, s.n_trajectories,
-       c.mean_lag, c.max_lag, s.abandoned_by, s.at, s.metrics
+       c.mean_lag, c.max_lag, (s.metrics ->> 'reward_mean')::float8 as reward_mean, (s.metrics ->> 'wall_s')::float8 as wall_s,
+       s.abandoned_by, s.at
 from agentrl.step s
 join agentrl.run r on r.id = s.run
 left join lateral (select avg(lag)::float8 as mean_lag, max(lag) as max_lag from agentrl.consumed c
