@@ -31,8 +31,11 @@ def train(
     agentrl train --resume latest
     """
     if resume is not None:
-        given = {"--env": env, "--preset": preset, "--seed": seed, "--name": name, "--model": model, "--config": config}
-        clashes = [flag for flag, value in given.items() if value is not None] + list(overrides or []) + ["--sync"] * sync
+        given = {"--env": env, "--preset": preset, "--seed": seed, "--name": name, "--model": model, "--config": config,
+                 "--sandbox": sandbox}  # fmt: skip
+        switches = {"--sync": sync, "--unsafe-local-execution": unsafe_local_execution, "--dry-run": dry_run}
+        clashes = [flag for flag, value in given.items() if value is not None] + list(overrides or [])
+        clashes += [flag for flag, value in switches.items() if value]
         if clashes:
             raise UsageError(f"A resumed run keeps its settings: leave out {', '.join(map(str, clashes))}.")
         _resume(resume)
@@ -41,7 +44,7 @@ def train(
 
     flags = {
         "seed": seed,
-        "model.path": str(Path(model).absolute()) if model else None,
+        "model.path": str(Path(model).absolute()) if model is not None else None,
         "sandbox.provider": sandbox,
         "sandbox.unsafe_local_execution": True if unsafe_local_execution else None,
         "staleness.lag": 0 if sync else None,

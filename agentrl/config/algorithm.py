@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 class Section(BaseModel):
     """Base of all sections: unknown keys are refused and values are fixed once loaded."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class CriticConfig(Section):
@@ -33,7 +33,7 @@ class AlgorithmConfig(Section):
 
     advantage: Literal["turn_gae", "token_gae", "group"] = "turn_gae"
     gamma: float = Field(1.0, ge=0, le=1)
-    gae_lambda: float | Literal["length_adaptive"] = "length_adaptive"
+    gae_lambda: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] | Literal["length_adaptive"] = "length_adaptive"
     """``length_adaptive``: 1 - 1/(1.5 n), n turns (turn_gae) or action tokens (token_gae)."""
     group_size: int = Field(1, ge=1)
     group_std: bool = False

@@ -50,11 +50,12 @@ def resolve(
 ) -> Resolved:
     """Build the configuration of a new run. `UsageError` names the key, its origin and the nearest valid one."""
     from_file = _read_file(file) if file else {}
-    from_flags = {**{k: v for k, v in flags.items() if v is not None}, **_parse_overrides(overrides)}
-    preset = preset or from_file.pop("preset", None) or "sao_turn"
+    flags = {k: v for k, v in {**flags, "preset": preset, "environment": environment}.items() if v is not None}
+    from_flags = _without_contradictions(flags, _parse_overrides(overrides))
+    preset = _text("preset", from_flags, from_file) or "sao_turn"
     if preset not in PRESETS:
         raise UsageError(f"Unknown preset '{preset}'.{nearest(preset, list(PRESETS))} Presets: {', '.join(PRESETS)}.")
-    environment = environment or from_file.pop("environment", None)
+    environment = _text("environment", from_flags, from_file)
     if not environment:
         raise UsageError("No environment given: use --env NAME, for example --env code_agent.")
     layers: list[tuple[str, Mapping[str, Any]]] = [(f"preset {preset}", PRESETS[preset])]
@@ -72,6 +73,22 @@ def resolve(
         _set(values, "staleness.lag", None)
         del origins["staleness.lag"]
     return Resolved(_validate(values, origins), origins)
+
+
+def _without_contradictions(flags: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+    for key in flags.keys() & settings.keys():
+        if flags[key] != settings[key]:
+            raise UsageError(f"'{key}' is given twice: {flags[key]!r} by a flag and {settings[key]!r} as {key}=...; keep one.")
+    return {**flags, **settings}
+
+
+def _text(key: str, from_flags: dict[str, Any], from_file: dict[str, Any]) -> str | None:
+    """Takes a setting that decides about others out of its layers; it is text or absent."""
+    of_file, of_flag = from_file.pop(key, None), from_flags.pop(key, None)
+    value = of_file if of_flag is None else of_flag
+    if value is not None and not isinstance(value, str):
+        raise UsageError(f"'{key}' must be text, got {value!r}.")
+    return value
 
 
 def _validate(values: dict[str, Any], origins: Mapping[str, str]) -> RunConfig:
@@ -121,7 +138,7 @@ def _read_file(path: Path) -> dict[str, Any]:
         data = tomllib.loads(path.read_text())
     except FileNotFoundError:
         raise UsageError(f"Config file {path} does not exist.") from None
-    except (PermissionError, IsADirectoryError, UnicodeDecodeError) as error:
+    except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"Config file {path} can't be read: {error}.") from None
     except tomllib.TOMLDecodeError as error:
         raise UsageError(f"Config file {path} is not valid TOML: {error}.") from None
@@ -131,7 +148,7 @@ def _read_file(path: Path) -> dict[str, Any]:
 def flatten(data: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Nested tables to dotted keys."""
     for key, value in data.items():
-        if isinstance(value, Mapping):
+        if isinstance(value, Mapping) and value:
             yield from flatten(value, f"{prefix}{key}.")
         else:
             yield prefix + key, value

@@ -9,17 +9,20 @@ from pydantic import Field, model_validator
 from agentrl.config.algorithm import AlgorithmConfig, Section
 from agentrl.staleness import lag_bound
 
+MOST = 2**31 - 1
+"""Largest count; databases and kernels agree on no larger one."""
+
 
 class ModelSettings(Section):
     """Which policy is trained."""
 
     path: str | None = None
     """A Hugging Face model directory (config, tokenizer with chat template, safetensors). None: a small model is built."""
-    hidden: int = Field(96, ge=8)
-    layers: int = Field(2, ge=1)
-    heads: int = Field(4, ge=1)
-    kv_heads: int = Field(2, ge=1)
-    ffn: int = Field(192, ge=8)
+    hidden: int = Field(96, ge=8, le=MOST)
+    layers: int = Field(2, ge=1, le=MOST)
+    heads: int = Field(4, ge=1, le=MOST)
+    kv_heads: int = Field(2, ge=1, le=MOST)
+    ffn: int = Field(192, ge=8, le=MOST)
     max_context: int = Field(192, ge=32)
     """Context window of the built model, in tokens."""
 
@@ -27,9 +30,9 @@ class ModelSettings(Section):
 class WarmStart(Section):
     """Supervised fine-tuning on the environment's demonstrations before RL; only for a model that is built here."""
 
-    demonstrations: int = Field(1500, ge=1)
-    steps: int = Field(500, ge=1)
-    batch: int = Field(32, ge=1)
+    demonstrations: int = Field(1500, ge=1, le=MOST)
+    steps: int = Field(500, ge=1, le=MOST)
+    batch: int = Field(32, ge=1, le=MOST)
     learning_rate: float = Field(3e-3, gt=0)
 
 
@@ -37,7 +40,7 @@ class SandboxSettings(Section):
     """Where tool code runs."""
 
     provider: Literal["auto", "docker", "podman", "bubblewrap"] = "auto"
-    pool_size: int = Field(24, ge=1)
+    pool_size: int = Field(24, ge=1, le=MOST)
     """Sandboxes kept warm by each rollout worker."""
     unsafe_local_execution: bool = False
 
@@ -46,7 +49,7 @@ class EngineSettings(Section):
     """How tokens are generated."""
 
     kind: Literal["local"] = "local"
-    slots: int = Field(128, ge=1)
+    slots: int = Field(128, ge=1, le=MOST)
     """Sequences that hold a key-value cache at once."""
     temperature: float = Field(1.0, gt=0)
 
@@ -54,11 +57,11 @@ class EngineSettings(Section):
 class RolloutSettings(Section):
     """The workers that act."""
 
-    workers: int = Field(1, ge=1)
-    concurrency: int = Field(128, ge=1)
+    workers: int = Field(1, ge=1, le=MOST)
+    concurrency: int = Field(128, ge=1, le=MOST)
     """Episodes that one worker runs at once."""
-    lease_s: float = Field(60.0, gt=0)
-    max_attempts: int = Field(3, ge=1)
+    lease_s: float = Field(60.0, gt=0, le=86_400)
+    max_attempts: int = Field(3, ge=1, le=MOST)
 
 
 class StalenessSettings(Section):
@@ -66,7 +69,7 @@ class StalenessSettings(Section):
 
     eta: float = Field(0.25, ge=0, le=1)
     """Sync strength: 0 strictly synchronous, 1 unbounded."""
-    lag: int | None = Field(None, ge=0)
+    lag: int | None = Field(None, ge=0, le=MOST)
     """Lag bound in policy updates; None derives it from eta."""
 
     @property
@@ -78,8 +81,8 @@ class StalenessSettings(Section):
 class TrainerSettings(Section):
     """The box that updates the policy."""
 
-    steps: int = Field(1000, ge=1)
-    batch: int = Field(128, ge=1)
+    steps: int = Field(1000, ge=1, le=MOST)
+    batch: int = Field(128, ge=1, le=MOST)
     """Trajectories a step; a multiple of algorithm.group_size."""
     learning_rate: float = Field(1e-6, gt=0)
     final_learning_rate: float = Field(1.0, gt=0, le=1)
@@ -87,22 +90,23 @@ class TrainerSettings(Section):
     beta2: float = Field(0.99, gt=0, lt=1)
     weight_decay: float = Field(0.0, ge=0)
     clip_grad: float = Field(1.0, gt=0)
-    micro_batch_tokens: int = Field(4096, ge=1)
+    micro_batch_tokens: int = Field(4096, ge=1, le=MOST)
     """Padded tokens of one forward pass."""
-    checkpoint_every: int = Field(20, ge=1)
+    checkpoint_every: int = Field(20, ge=1, le=MOST)
     """Steps between checkpoints."""
-    lease_s: float = Field(60.0, gt=0)
+    lease_s: float = Field(60.0, gt=0, le=86_400)
 
 
 class EvaluationSettings(Section):
     """Held-out episodes, each evaluation pinned to one policy version."""
 
-    split: str = "heldout"
-    episodes: int = Field(512, ge=1)
+    split: str = Field("heldout", min_length=1, max_length=100)
+    """Not "train": what was trained on is not held out."""
+    episodes: int = Field(512, ge=1, le=MOST)
     """Episodes of the first and the last evaluation."""
-    every: int = Field(50, ge=0)
+    every: int = Field(50, ge=0, le=MOST)
     """Steps between evaluations; 0: only before the first and after the last step."""
-    episodes_during: int = Field(128, ge=1)
+    episodes_during: int = Field(128, ge=1, le=MOST)
 
 
 class RunConfig(Section):
@@ -110,7 +114,7 @@ class RunConfig(Section):
 
     environment: str
     preset: str = "sao_turn"
-    seed: int = 0
+    seed: int = Field(0, ge=0, le=2**62)
     model: ModelSettings = ModelSettings()
     warm_start: WarmStart = WarmStart()
     sandbox: SandboxSettings = SandboxSettings()
@@ -127,8 +131,10 @@ class RunConfig(Section):
         if batch % group:
             raise ValueError(
                 f"trainer.batch ({batch}) must be a multiple of algorithm.group_size ({group}): "
-                f"use {batch // group * group} or {(batch // group + 1) * group}"
+                f"use {' or '.join(str(n * group) for n in (batch // group, batch // group + 1) if n)}"
             )
+        if self.evaluation.split == "train":
+            raise ValueError("evaluation.split can't be 'train': its tasks are trained on")
         if self.model.hidden % self.model.heads or self.model.heads % self.model.kv_heads:
             raise ValueError(
                 f"model.hidden ({self.model.hidden}) must be a multiple of model.heads ({self.model.heads}), "

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import random
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, ClassVar
@@ -107,8 +108,29 @@ class Environment:
         return [declared.schema() for declared in self.tools.values()]
 
 
+def _is_storable(task: Task) -> bool:
+    """JSON without NaN, without NUL and without lone surrogates: databases hold no others."""
+    try:
+        json.dumps([task.id, dict(task.payload)], allow_nan=False, ensure_ascii=False).encode()
+    except (TypeError, ValueError, RecursionError):
+        return False
+    return all("\0" not in text for text in _texts([task.id, task.payload]))
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            yield str(key)
+            yield from _texts(item)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _texts(item)
+
+
 def checked_tasks(environment: Environment, split: str, seed: int, n: int) -> list[Task]:
-    """Tasks of an environment; `EnvironmentFault` for none, a missing or repeated id, or another split."""
+    """Tasks of an environment; `EnvironmentFault` for none, bad or repeated ids, another split, or what can't be stored."""
     with named_faults(environment.name, f"{split} split", "tasks"):
         tasks = list(environment.tasks(split, seed, n))
     where = f"environment {environment.name!r}, tasks({split!r}, seed={seed}, n={n})"
@@ -120,6 +142,10 @@ def checked_tasks(environment: Environment, split: str, seed: int, n: int) -> li
             raise EnvironmentFault(f"{where}: item {index} is not a Task with a non-empty id: {task!r:.200}")
         if task.split != split:
             raise EnvironmentFault(f"{where}: task {task.id!r} says split {task.split!r}")
+        if not _is_storable(task):
+            raise EnvironmentFault(
+                f"{where}: task {task.id!a:.200} can't be stored: its payload is a dict of JSON values"
+            )
         if task.id in seen:
             raise EnvironmentFault(f"{where}: id {task.id!r} appears twice")
         seen.add(task.id)

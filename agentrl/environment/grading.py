@@ -68,7 +68,10 @@ def _number(value: Any, environment: Environment, task: str) -> float:
         raise _refused(environment, task, f"a dict with keys {keys}; return the number, or Reward(value, detail=...)")
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, numbers.Real):
         raise _refused(environment, task, f"{type(value).__name__} {value!r:.100}; return a float, a bool or a Reward")
-    number = float(value)
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.inf
     if not math.isfinite(number):
         raise _refused(environment, task, f"{number}; a reward is finite")
     return number

@@ -73,7 +73,7 @@ def _user_code(name: str, what: str) -> Iterator[None]:
         yield
     except UsageError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise UsageError(f"environment {name!r}: {what}: {type(error).__name__}: {error}") from error
 
 

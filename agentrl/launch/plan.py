@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import platform
+import re
 import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from agentrl.store.contract import TrajectoryStore
 from sandboxes.choose import choose
 from sandboxes.contract import SandboxError
 
-
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 LINE = 118
 """Width to which the plan is wrapped."""
 
@@ -46,7 +47,7 @@ def runs_folder() -> Path:
 
 def new_name(environment: str) -> str:
     """Environment and start time in UTC, to the second."""
-    base = environment.rsplit(":", 1)[-1].replace("/", "_")
+    base = re.sub(r"[^A-Za-z0-9._-]", "_", environment.rsplit(":", 1)[-1])[:60].lstrip("._-") or "run"
     return f"{base}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
 
 
@@ -56,7 +57,12 @@ def make_plan(resolved: Resolved, name: str | None, store: TrajectoryStore, stor
 
     config = resolved.config
     environment = load(config.environment)
-    name = name or new_name(config.environment)
+    name = new_name(config.environment) if name is None else name
+    if not _NAME.fullmatch(name) or name == "latest":
+        raise UsageError(
+            f"{name!r:.120} can't name a run: use up to 100 letters, digits, '.', '_' and '-', a letter or digit first; "
+            "'latest' means the newest run."
+        )
     folder = runs_folder() / name
     if store.find_run(name) is not None or folder.exists():
         raise UsageError(f"A run named '{name}' exists already. Continue it with: agentrl train --resume {name}")
@@ -96,7 +102,7 @@ def print_plan(plan: Plan) -> None:
 def _value(config: RunConfig, key: str) -> object:
     value: object = config
     for part in key.split("."):
-        value = getattr(value, part)
+        value = None if value is None else getattr(value, part)
     return f"{value:g}" if isinstance(value, float) else value
 
 

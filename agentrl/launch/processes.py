@@ -23,8 +23,8 @@ from pathlib import Path
 from agentrl.errors import RunFailed
 
 EXIT_FENCED = 4
-FINAL_CODES = (2, 3)
-"""Bad usage and missing environment: a restart can't help."""
+FINAL_CODES = (2, 3, 5)
+"""Bad usage, missing environment, failed run: a restart can't help."""
 MAX_RESTARTS = 3
 _PR_SET_PDEATHSIG = 1
 
@@ -61,18 +61,15 @@ class RunProcesses:
     children: list[Child] = field(default_factory=list)
     _last_step: int = -1
 
-    def start(self) -> None:
+    def start(self, *, trains: bool = True) -> None:
+        """``trains`` False: only the evaluation worker, for what a finished training left to score."""
         base = [sys.executable, "-m", "agentrl.cli.main"]
-        roles = [("trainer", ["trainer"])]
-        roles += [(f"rollout-{i}", ["rollout", "--worker", str(i)]) for i in range(self.workers)]
+        roles = [("trainer", ["trainer"])] if trains else []
+        roles += [(f"rollout-{i}", ["rollout", "--worker", str(i)]) for i in range(self.workers if trains else 0)]
         roles += [("evaluation", ["rollout", "--evaluate"])]
         self.children = [Child(role, [*base, *arguments, "--run", self.run]) for role, arguments in roles]
         for child in self.children:
             self._spawn(child)
-
-    @property
-    def trainer(self) -> Child:
-        return self.children[0]
 
     def watch(self, step: int) -> bool:
         """Restart what died. True once the trainer has ended well; `RunFailed` when it can't go on."""
@@ -80,17 +77,19 @@ class RunProcesses:
             self._last_step = step
             for child in self.children:
                 child.deaths = 0
-        code = self.trainer.code
-        if code == 0:
-            return True
-        if code == EXIT_FENCED:
-            raise RunFailed(
-                f"Another trainer took over run {self.run}; this one stops for good. Log: {self._log(self.trainer)}"
-            )
+        trainer = next((child for child in self.children if child.role == "trainer"), None)
+        code = trainer.code if trainer else 0
+        if trainer and code == EXIT_FENCED:
+            raise RunFailed(f"Another trainer holds run {self.run}; this one stops for good. Log: {self._log(trainer)}")
+        trained = code == 0
         for child in self.children:
-            if child.code is not None:
+            if (
+                child.code is not None
+                and (child is not trainer or not trained)
+                and not (trained and child.role != "evaluation")
+            ):
                 self._restart(child)
-        return False
+        return trained
 
     def stop(self) -> None:
         """Ask all children to end; they release their work."""

@@ -7,18 +7,21 @@ Invariants
 
 from __future__ import annotations
 
+import fcntl
 import json
+import shutil
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import FrameType
+from typing import TypeVar
 
-from agentrl.config.run import RunConfig
 from agentrl.config.stored import from_row, to_row
 from agentrl.environment.base import checked_tasks
 from agentrl.environment.registry import load
-from agentrl.errors import UsageError
+from agentrl.errors import AgentRLError, NotReadyError, UnknownOutcome, UsageError
 from agentrl.launch.plan import Plan
 from agentrl.launch.processes import RunProcesses
 from agentrl.launch.summary import print_summary
@@ -29,6 +32,9 @@ POLL_S = 0.5
 STOP_S = 30.0
 """Time the processes get to finish what they hold after a stop was asked for."""
 TASKS_PER_EPOCH = 20_000
+OUTAGE_S = 120.0
+"""How long the launcher waits for a database that does not answer."""
+T = TypeVar("T")
 TELL_S = 10.0
 """How often progress is told while nothing else is printed."""
 
@@ -68,39 +74,76 @@ def create_run(plan: Plan, store: TrajectoryStore) -> RunRow:
         max_attempts=config.rollout.max_attempts,
         lease_s=config.rollout.lease_s,
     )
-    (plan.folder / "logs").mkdir(parents=True)
-    (plan.folder / "config.json").write_text(json.dumps(spec.config, indent=2) + "\n")
-    return store.create_run(spec, tasks)
+    try:
+        (plan.folder / "logs").mkdir(parents=True)
+        (plan.folder / "config.json").write_text(json.dumps(spec.config, indent=2) + "\n")
+    except OSError as error:
+        raise NotReadyError(
+            f"The run's folder {plan.folder} can't be made: {error}. AGENTRL_RUNS names another place."
+        ) from None
+    try:
+        return store.create_run(spec, tasks)
+    except BaseException:
+        shutil.rmtree(plan.folder)  # the name stays free
+        raise
 
 
 def execute(run: RunRow, store: TrajectoryStore) -> int:
     """Run until the target, an interrupt or a failure. The exit code for the shell."""
     config, folder = from_row(run.spec.config)
-    if run.step >= config.trainer.steps:
+    trains = run.step < config.trainer.steps
+    if not trains and store.pending_evaluation(run.id) is None:
         raise UsageError(f"Run {run.spec.name} has already reached its {config.trainer.steps} steps.")
     started = time.monotonic()
-    processes = RunProcesses(run.spec.name, folder, config.rollout.workers)
-    store.set_run_status(run.id, "running")
-    status = "failed"
-    with _interrupts() as stop:
+    with _only_launcher(run, folder), _interrupts() as stop:
+        processes = RunProcesses(run.spec.name, folder, config.rollout.workers)
+        status, failure = "failed", None
+        store.set_run_status(run.id, "running")
         try:
-            processes.start()
-            status = _supervise(run, config, processes, store, stop)
+            processes.start(trains=trains)
+            status = _supervise(run, processes, store, stop)
+        except AgentRLError as error:
+            failure = error
         finally:
             _stop_all(processes, stop)
-            store.set_run_status(run.id, status)
+            _patiently(lambda: store.set_run_status(run.id, status))
     print_summary(store, run, folder, status, time.monotonic() - started)
+    if failure is not None:
+        raise failure
     return 0 if status == "finished" else 130
 
 
-def _supervise(run: RunRow, config: RunConfig, processes: RunProcesses, store: TrajectoryStore, stop: _Stop) -> str:
+@contextmanager
+def _only_launcher(run: RunRow, folder: Path) -> Iterator[None]:
+    """A run has one launcher on a host: two would start twice the workers and fence each other's trainer."""
+    with (folder / "launcher.lock").open("a") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UsageError(f"Run {run.spec.name} is running already on this machine.") from None
+        yield
+
+
+def _patiently(call: Callable[[], T]) -> T:
+    """The call again until the database answers: it may be restarting, and its clients' work is in it, not here."""
+    deadline = time.monotonic() + OUTAGE_S
+    while True:
+        try:
+            return call()
+        except UnknownOutcome:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(POLL_S)
+
+
+def _supervise(run: RunRow, processes: RunProcesses, store: TrajectoryStore, stop: _Stop) -> str:
     trained, told = False, time.monotonic()
     while not stop.count:
-        row = store.find_run(run.spec.name)
+        row = _patiently(lambda: store.find_run(run.spec.name))
         assert row is not None, f"the row of run {run.spec.name} was deleted"
         trained = trained or processes.watch(row.step)
         if trained:
-            scoring = store.pending_evaluation(run.id)
+            scoring = _patiently(lambda: store.pending_evaluation(run.id))
             if scoring is None:
                 return "finished"
             if time.monotonic() - told >= TELL_S:

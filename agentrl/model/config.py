@@ -47,6 +47,8 @@ class ModelConfig:
             raw = json.loads(path.read_text())
         except ValueError as error:
             raise UsageError(f"{path}: not JSON: {error}") from error
+        if not isinstance(raw, dict):
+            raise UsageError(f"{path}: not a model configuration but a JSON {type(raw).__name__}")
         return cls.from_raw(raw, str(path))
 
     @classmethod

@@ -6,6 +6,7 @@ Invariants
 - leases_alive: live rows are renewed every third of the lease; an episode that lost its row is stopped at once.
 - one_failure: an episode that fails in an unforeseen way is completed as infrastructure and touches no other.
 - clean_release: a stop completes running episodes as aborted, which costs them no attempt.
+- told: an environment, engine or sandbox that makes every episode fail ends the run with its error.
 - liveness: a refusal is a logged value and is asked again after `RETRY_S`, or as soon as weights or places change.
 """
 
@@ -19,7 +20,7 @@ from dataclasses import dataclass, field
 from uuid import UUID, uuid4
 
 from agentrl.engine.contract import Engine
-from agentrl.errors import Fenced, StoreError
+from agentrl.errors import EnvironmentFault, Fenced, StoreError
 from agentrl.monitor.log import ProcessLog
 from agentrl.rollout.episode import EpisodeRunner
 from agentrl.store.contract import Evaluation, OpenResult, RunRow, TrajectoryStore
@@ -30,6 +31,10 @@ RETRY_S = 0.25
 GATHER_S = 0.03
 """Places that come free within this time are filled by one call."""
 LOG_S = 10.0
+TOLD = 3
+"""Failed episodes that are told to the user; the log has all."""
+HOPELESS = 100
+"""Failed episodes without a single good one after which the worker gives up."""
 
 
 @dataclass
@@ -49,10 +54,13 @@ class RolloutWorker:
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
     _ended: Counter[str] = field(default_factory=Counter)
     _refusal: str | None = None
+    _failed: int = 0
+    _well: int = 0
+    _hopeless: EnvironmentFault | None = None
 
     async def serve(self, stop: asyncio.Event) -> None:
         """Work until ``stop`` is set, then release everything."""
-        background = [asyncio.create_task(self._keep_leases()), asyncio.create_task(self._report())]
+        background = [asyncio.create_task(t) for t in (self._keep_leases(), self._report(), self._watch_failures())]
         if not self.evaluate:
             background.append(asyncio.create_task(self._refresh()))
         work = asyncio.create_task(self._evaluations() if self.evaluate else self._training())
@@ -128,6 +136,10 @@ class RolloutWorker:
             end = await self.runner.run(episode)
             self._ended[end.termination.value] += 1
             failed = end.outcome is Outcome.INFRASTRUCTURE
+            if failed and end.error is not None:
+                self._tell(episode, end.error)
+            else:
+                self._well += 1
         except Fenced as error:
             self._ended["fenced"] += 1
             self.log.warning("episode lost its lease", trajectory=str(episode.trajectory), error=str(error))
@@ -136,6 +148,7 @@ class RolloutWorker:
         except Exception as error:  # the boundary of one episode: anything unforeseen is a row, not a crash
             self._ended["failed"] += 1
             self.log.error("episode failed", trajectory=str(episode.trajectory), task=episode.task.id)
+            self._tell(episode, f"{type(error).__name__}: {error}")
             await self._complete_failed(episode, f"{type(error).__name__}: {error}")
         finally:
             full = len(self._running) == self.concurrency
@@ -143,6 +156,19 @@ class RolloutWorker:
             # A trajectory that waits for its training still fills its place: only these ends can make room.
             if full or failed or self.evaluate:
                 self._changed.set()
+
+    def _tell(self, episode: Opened, error: str) -> None:
+        """The first failures go to the user, not only to the log; when nothing ever ends well the run is not worth going on."""
+        self._failed += 1
+        if self._failed <= TOLD:
+            print(f"  episode {episode.trajectory} failed: {error:.1000}", flush=True)
+        if self._well == 0 and self._failed >= HOPELESS and self._hopeless is None:
+            self._hopeless = EnvironmentFault(f"{self._failed} episodes failed and none ended well; the last one: {error}")
+
+    async def _watch_failures(self) -> None:
+        while self._hopeless is None:
+            await asyncio.sleep(RETRY_S)
+        raise self._hopeless
 
     async def _complete_failed(self, episode: Opened, error: str, *, aborted: bool = False) -> None:
         termination = Termination.ABORTED if aborted else Termination.FAILED

@@ -72,8 +72,8 @@ class Console:
         waits = metrics["wait_s"] / metrics["wall_s"] if metrics["wall_s"] else 0.0
         return [
             f"{step}/{self._steps}",
-            _number(metrics["reward_mean"]),
-            _number(metrics["success"]),
+            _number(metrics.get("reward_mean", math.nan)),
+            _number(metrics.get("success", math.nan)),
             _number(_success(self._scores[-1]) if self._scores else math.nan),
             f"{metrics['lag_mean']:.2f}/{metrics['lag_max']}",
             str(queue),

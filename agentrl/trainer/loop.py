@@ -11,6 +11,7 @@ Invariants
 from __future__ import annotations
 
 import hashlib
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -192,7 +193,7 @@ class TrainerLoop:
         grading = sum(t.reward.duration_s for t in trajectories if t.reward)
         sync, self.publisher.seconds = self.publisher.seconds, 0.0
         lags = [item.lag for item in claim.items]
-        return {
+        metrics = {
             **result.metrics,
             "reward_mean": _mean(rewards),
             "reward_std": _std(rewards),
@@ -211,6 +212,8 @@ class TrainerLoop:
             "reward_share": round(grading / (wall * self.config.rollout.concurrency), 5),
             "learning_rate": self._learning_rate(),
         }
+        # What a batch doesn't have (no verdict, no yes or no) is absent: NaN has no place in the store.
+        return {name: value for name, value in metrics.items() if not isinstance(value, float) or math.isfinite(value)}
 
 
 def _sort_items(

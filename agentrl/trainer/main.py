@@ -1,6 +1,7 @@
 """The trainer process: warm start if the run has no model yet, then start or resume, train, release.
 
-Exit codes: 0 target reached, 130 stopped (a checkpoint was saved), 4 fenced out by another trainer, 1 failed.
+Exit codes: 0 target reached, 130 stopped (a checkpoint was saved), 4 fenced out by another trainer, 5 the run can't go on,
+1 crashed.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import os
 import shutil
 import signal
 import socket
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,7 +24,7 @@ import torch
 from agentrl.config.run import RunConfig
 from agentrl.config.stored import from_row
 from agentrl.environment.registry import load
-from agentrl.errors import Fenced
+from agentrl.errors import Fenced, RunFailed, UnknownOutcome
 from agentrl.model.model_dir import open_model_dir
 from agentrl.monitor.log import ProcessLog
 from agentrl.store.contract import Checkpoint, RunRow, TrainerStart, TrajectoryStore
@@ -33,7 +35,7 @@ from agentrl.trainer.megatron.model import OptimizerSettings, TrainedModel
 from agentrl.trainer.publish import Publisher
 from agentrl.trainer.warm_start import WarmStartStopped, warm_started_model
 
-EXIT_DONE, EXIT_STOPPED, EXIT_FENCED = 0, 130, 4
+EXIT_DONE, EXIT_STOPPED, EXIT_FENCED, EXIT_FAILED = 0, 130, 4, 5
 
 
 def run_trainer(store: TrajectoryStore, run: RunRow) -> int:
@@ -50,6 +52,10 @@ def run_trainer(store: TrajectoryStore, run: RunRow) -> int:
         log.error("fenced out", error=str(error))
         print(f"  trainer: {error}", flush=True)
         return EXIT_FENCED
+    except RunFailed as error:
+        log.error("run failed", error=str(error))
+        print(f"agentrl: {error}", file=sys.stderr, flush=True)
+        return EXIT_FAILED
     except Exception:  # the process boundary: the log keeps the traceback, the launcher the exit code
         log.error("trainer failed")
         raise
@@ -156,6 +162,8 @@ def _renewed(store: TrajectoryStore, run: int, fence: int, lease_s: float, stop:
             except Fenced:
                 stop.set()
                 return
+            except UnknownOutcome:
+                continue
 
     thread = threading.Thread(target=renew, daemon=True, name="trainer-lease")
     thread.start()

@@ -43,6 +43,8 @@ class CodeAgent(Environment):
     )
 
     def tasks(self, split: str, seed: int, n: int) -> list[Task]:
+        if split not in ("train", "heldout"):
+            raise ValueError(f"there is no split {split!r}: train and heldout")
         return list(itertools.islice(tasks.generate(split, seed), n))
 
     def messages(self, task: Task) -> list[Message]:

@@ -7,6 +7,7 @@ import signal
 import time
 from collections.abc import Callable
 
+import psutil
 import pytest
 
 from tests.command_line import CommandLine, Running
@@ -16,8 +17,8 @@ SHORT = [
     "evaluation.episodes=32",
     "evaluation.every=0",
     "trainer.checkpoint_every=3",
-    "rollout.lease_s=3",
-    "trainer.lease_s=3",
+    "rollout.lease_s=6",
+    "trainer.lease_s=6",
 ]
 
 
@@ -51,7 +52,7 @@ def test_kill_9__the_run_finishes_and_conserves(role: str, learned: str, command
     assert len(victims) == 1
     victims[0].send_signal(signal.SIGKILL)
     assert running.wait() == 0, running.output + command_line.errors()
-    assert running.output.count("starting it again") == 1, "nobody else fell over it"
+    assert running.output.count("starting it again") == 1, f"somebody else fell over it:\n{running.output}"
     assert "conservation OK" in running.output
     assert_trained_once(command_line, name)
     assert_nothing_left(command_line, name)
@@ -80,6 +81,36 @@ def test_launcher_killed__children_end_too(learned: str, command_line: CommandLi
     assert conservation(command_line, "orphaned")["holds"] is True
     command_line.run("train", "--resume", "orphaned")
     assert_trained_once(command_line, "orphaned")
+
+
+def test_last_evaluation_interrupted__the_printed_resume_command_finishes_it(learned: str, command_line: CommandLine) -> None:
+    many = ["trainer.steps=1", "evaluation.episodes=256", "evaluation.every=0"]
+    running = command_line.start("train", "--env", "code_agent", "--name", "scoring", "--seed", "11", *many)
+    running.wait_for(r" +1/1 ")
+    running.interrupt()
+    assert running.wait() == 130
+    assert "agentrl train --resume scoring" in running.output
+    output = command_line.run("train", "--resume", "scoring")
+    assert "held-out success" in output
+    assert "finished" in output
+
+
+def test_database_backend_killed__the_run_goes_on(learned: str, command_line: CommandLine) -> None:
+    running = start(command_line, "outage")
+    running.wait_for(r" +3/10")
+    backends = [p for p in psutil.process_iter() if _is_backend(p, command_line)]
+    assert backends
+    backends[0].send_signal(signal.SIGKILL)
+    assert running.wait() == 0, running.output + command_line.errors()
+    assert "conservation OK" in running.output
+    assert_trained_once(command_line, "outage")
+
+
+def _is_backend(process: psutil.Process, command_line: CommandLine) -> bool:
+    try:
+        return process.cwd().startswith(str(command_line.base / "home")) and "agentrl agentrl" in " ".join(process.cmdline())
+    except psutil.Error:
+        return False
 
 
 def test_used_name__is_refused_with_the_resume_command(learned: str, command_line: CommandLine) -> None:

@@ -20,6 +20,12 @@ from tests.command_line import CommandLine
         ([], "--env"),
         (["--resume", "nothing"], "no run named 'nothing'"),
         (["--resume", "latest", "--seed", "3"], "leave out --seed"),
+        (["--resume", "latest", "--dry-run"], "leave out --dry-run"),
+        (["--env", "code_agent", "--sync", "staleness.lag=5"], "given twice"),
+        (["--env", "code_agent", "--name", "../evil"], "can't name a run"),
+        (["--env", "code_agent", "--name", "latest"], "can't name a run"),
+        (["--env", "code_agent", "--name", "x" * 300], "can't name a run"),
+        (["--env", "code_agent", "--model", ""], "config.json"),
     ],
 )
 def test_usage__exit_2_and_the_nearest_name(arguments: list[str], said: str, command_line: CommandLine) -> None:

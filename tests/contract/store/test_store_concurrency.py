@@ -171,3 +171,14 @@ def test_processes_that_start_at_once__one_schema(postgres: PostgresWorld, reque
     assert stores[0].rows("select version_num from agentrl.alembic_version ") == [(REVISION,)]
     for store in stores:
         store.close()
+
+
+def test_claim_while_the_last_one_arrives__takes_all_or_waits(postgres: PostgresWorld) -> None:
+    """'Nothing more can arise' is said of the same moment that the items are taken from."""
+    for _ in range(40):
+        bench = postgres.bench(n_tasks=2, lag_bound=None, target_steps=1)
+        first, last = bench.open(2)
+        bench.finish(first)
+        postgres.store.write_segment(last, segment(0, bench.version))
+        _, claim = together([lambda b=bench, e=last: b.store.complete(e, graded(1)), bench.claim])
+        assert (len(claim.items), claim.waiting) in ((2, None), (0, "rollouts"))

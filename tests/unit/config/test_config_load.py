@@ -41,6 +41,25 @@ def test_precedence__flag_over_file_over_overlay(tmp_path: Path) -> None:
     assert result.origins["trainer.batch"] == f"file {file}"
 
 
+def test_preset_as_a_setting__chooses_the_preset(tmp_path: Path) -> None:
+    assert resolved(overrides=["preset=grpo"]).config.algorithm.advantage == "group"
+    file = tmp_path / "run.toml"
+    file.write_text('preset = "grpo"\n')
+    assert resolved(file=file).config.algorithm.advantage == "group"
+    assert resolved(file=file, preset="sao").config.algorithm.advantage == "token_gae"
+    assert resolved(environment=None, overrides=["environment=code_agent"]).config.environment == "code_agent"
+
+
+@pytest.mark.parametrize("text", ["preset = 5\n", 'preset = ["grpo"]\n', "[nonsense]\n"])
+def test_odd_file__is_refused(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "run.toml"
+    file.write_text(text)
+    with pytest.raises(UsageError):
+        resolved(file=file)
+    with pytest.raises(UsageError, match="can't be read"):
+        resolved(file=file / "below")
+
+
 def test_eta_given__replaces_the_overlays_lag() -> None:
     assert resolved(overrides=["staleness.eta=0.5"]).config.staleness.bound == 8
 
@@ -57,6 +76,17 @@ def test_eta_given__replaces_the_overlays_lag() -> None:
         ({"overrides": ["algorithm.advantage=group"]}, "has no critic"),
         ({"overrides": ["algorithm.loss=reinforce"]}, "from flag, got 'reinforce'"),
         ({"environment": None}, "--env"),
+        ({"flags": {"staleness.lag": 0}, "overrides": ["staleness.lag=5"]}, "given twice"),
+        ({"flags": {"seed": 1}, "overrides": ["seed=2"]}, "given twice"),
+        ({"preset": "grpo", "overrides": ["preset=sao"]}, "given twice"),
+        ({"overrides": ["preset=nonsense"]}, "Unknown preset"),
+        ({"overrides": ["preset=5"]}, "must be text"),
+        ({"overrides": ["seed=99999999999999999999"]}, "seed"),
+        ({"overrides": ["rollout.lease_s=inf"]}, "rollout.lease_s"),
+        ({"overrides": ["trainer.learning_rate=inf"]}, "trainer.learning_rate"),
+        ({"overrides": ["algorithm.gae_lambda=nan"]}, "algorithm.gae_lambda"),
+        ({"overrides": ["algorithm.gae_lambda=-3"]}, "algorithm.gae_lambda"),
+        ({"overrides": ["evaluation.split=train"]}, "trained on"),
         ({"file": Path("/does/not/exist.toml")}, "does not exist"),
     ],
 )

@@ -68,6 +68,7 @@ async def test_number__is_signed_by_its_environment_and_version() -> None:
         (math.nan, "nan; a reward is finite"),
         (math.inf, "inf; a reward is finite"),
         (np.float32("nan"), "nan; a reward is finite"),
+        (10**400, "inf; a reward is finite"),
         (Decimal("0.5"), "Decimal"),
         (1j, "complex"),
         ({"score": 0.9, "pred": "x"}, "a dict with keys 'score', 'pred'"),

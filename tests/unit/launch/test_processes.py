@@ -46,6 +46,24 @@ def test_trainer_done__ends_the_watch(processes: RunProcesses) -> None:
     assert watch_until(processes)
 
 
+def test_only_evaluation_left__is_watched_until_it_is_done(processes: RunProcesses) -> None:
+    start(processes, evaluation=SLEEP)
+    assert processes.watch(5)
+    worker = processes.children[0].process
+    assert worker is not None
+    worker.kill()
+    worker.wait()
+    assert processes.watch(5)
+    assert processes.children[0].code is None
+
+
+def test_last_words__are_in_the_error(processes: RunProcesses) -> None:
+    says = [sys.executable, "-c", "import sys; print('agentrl: the reward raised', file=sys.stderr); sys.exit(2)"]
+    start(processes, trainer=says)
+    with pytest.raises(RunFailed, match="the reward raised"):
+        watch_until(processes)
+
+
 def test_restart__a_dead_worker_is_started_again(processes: RunProcesses) -> None:
     start(processes, trainer=SLEEP, rollout=SLEEP)
     worker = processes.children[1]
@@ -62,7 +80,7 @@ def test_restart__gives_up_without_progress_and_names_the_log(processes: RunProc
     start(processes, trainer=ends_with(1), rollout=SLEEP)
     with pytest.raises(RunFailed, match=r"trainer.jsonl"):
         watch_until(processes)
-    assert processes.trainer.deaths == MAX_RESTARTS + 1
+    assert processes.children[0].deaths == MAX_RESTARTS + 1
 
 
 def test_restart__progress_forgives_deaths(processes: RunProcesses) -> None:
@@ -74,9 +92,9 @@ def test_restart__progress_forgives_deaths(processes: RunProcesses) -> None:
 
 def test_fenced_stays_out(processes: RunProcesses) -> None:
     start(processes, trainer=ends_with(EXIT_FENCED), rollout=SLEEP)
-    with pytest.raises(RunFailed, match="took over"):
+    with pytest.raises(RunFailed, match="holds run"):
         watch_until(processes)
-    assert processes.trainer.deaths == 0
+    assert processes.children[0].deaths == 0
 
 
 def test_bad_environment__is_not_retried(processes: RunProcesses) -> None:

@@ -37,20 +37,26 @@ declare
   seen record;
   items uuid[];
 begin
-  if reserved > 0 then
-    select count(*) as n, count(*) filter (where long) as long, min(at) as since into seen
-    from agentrl.candidates_v1(r, updates_, environments_) c where c.in_range and c.wanted;
-    if seen.n >= n_ and seen.long < reserved and clock_timestamp() < seen.since + r.long_wait then
-      return '{}';
-    end if;
+  if reserved = 0 then
+    select coalesce(array_agg(q.item), '{}') into items from (
+      select item from agentrl.ready
+      where run = r.id and (r.lag_bound is null or updates_ - oldest_update <= r.lag_bound)
+        and (environments_ is null or coalesce(environment, r.environment) = any (environments_))
+      order by oldest_update, at, item limit n_ for update skip locked) q;
+    return items;
+  end if;
+  select count(*) as n, count(*) filter (where long) as long, min(at) as since into seen
+  from agentrl.candidates_v1(r, updates_, environments_) c where c.in_range and c.wanted;
+  if seen.n >= n_ and seen.long < reserved and clock_timestamp() < seen.since + r.long_wait then
+    return '{}';
   end if;
   with c as (
     select q.*, row_number() over (partition by q.long order by q.oldest_update, q.at, q.item) as place
     from agentrl.candidates_v1(r, updates_, environments_) q where q.in_range and q.wanted
   ), picked as (
     select c.item from c
-    order by case when reserved = 0 then 0 when c.long and c.place <= reserved then 0 when not c.long then 1 else 2 end,
-             c.oldest_update, c.at, c.item limit n_
+    order by case when c.long and c.place <= reserved then 0 when not c.long then 1 else 2 end, c.oldest_update, c.at, c.item
+    limit n_
   ), locked as (
     select q.item from agentrl.ready q where q.run = r.id and q.item in (select p.item from picked p) for update skip locked
   )
@@ -68,7 +74,7 @@ declare
   h record;
   token_ bigint;
   seen record;
-  items uuid[];
+  items uuid[] := '{}';
   waiting text;
   doc jsonb := '[]';
 begin
@@ -78,14 +84,16 @@ begin
          coalesce(sum(n_traj) filter (where in_range and wanted), 0)::bigint as admissible,
          coalesce(sum(n_traj) filter (where not wanted), 0)::bigint as other
   into seen from agentrl.candidates_v1(r, h.updates, environments_);
-  items := agentrl.pick_v1(r, h.updates, n_max / r.group_size, environments_);
-  if cardinality(items) * r.group_size < n_min then
-    if cardinality(items) * r.group_size < seen.admissible
-       or agentrl.more_can_arise_v2(r, seen.admissible, seen.other, h.step) then
+  -- Each statement sees what was committed before it. So whether this is all there will be is asked before the items are picked:
+  -- what became ready in between is then picked, too.
+  if seen.admissible < n_min then
+    waiting := case when agentrl.more_can_arise_v2(r, seen.admissible, seen.other, h.step) then 'rollouts' else 'nothing' end;
+  end if;
+  if waiting is distinct from 'rollouts' then
+    items := agentrl.pick_v1(r, h.updates, n_max / r.group_size, environments_);
+    if waiting is null and cardinality(items) * r.group_size < n_min then
       waiting := 'rollouts';
       items := '{}';
-    else
-      waiting := 'nothing';
     end if;
   end if;
   if items <> '{}' then

@@ -1,0 +1,86 @@
+"""Environments of a user, in a file: what they may return, and what a user sees when they fail."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.command_line import CommandLine
+
+SOURCE = '''
+from agentrl.environment import Environment, Message, Task
+
+
+class Numbers(Environment):
+    """Any answer will do; a verdict is a plain number."""
+
+    max_turn_tokens = 4
+    max_turns = 1
+
+    def tasks(self, split, seed, n):
+        return [Task(f"{split}-{i}", {"i": i}, split) for i in range(n)]
+
+    def messages(self, task):
+        return [Message("user", "say a number")]
+
+    async def reward(self, episode, sandbox):
+        return float(episode.task.payload["i"] % 2)
+
+
+class Ungraded(Numbers):
+    """Every episode runs out of its budget, and such are not graded."""
+
+    max_turn_tokens = 1
+
+
+class Broken(Numbers):
+    grades_truncated = True
+
+    async def reward(self, episode, sandbox):
+        raise KeyError("the answer key is missing")
+'''
+SMALL = [
+    "trainer.steps=2", "trainer.batch=8", "rollout.concurrency=16", "evaluation.episodes=4", "evaluation.every=0",
+    "algorithm.critic.warmup_batches=1",
+]  # fmt: skip
+
+
+@pytest.fixture
+def file(command_line: CommandLine) -> Path:
+    path = command_line.base / "numbers_environment.py"
+    path.write_text(SOURCE)
+    return path
+
+
+def arguments(command_line: CommandLine, file: Path, name: str) -> list[str]:
+    model = command_line.base / "runs" / "learned" / "model"
+    return ["train", "--env", f"{file}:{name}", "--model", str(model), "--name", name.lower(), *SMALL]
+
+
+@pytest.mark.parametrize("name", ["Numbers", "Ungraded"])
+def test_rewards_without_success_or_none_at_all__are_trained_on(
+    name: str, learned: str, command_line: CommandLine, file: Path
+) -> None:
+    output = command_line.run(*arguments(command_line, file, name))
+    assert "conservation OK" in output
+    assert "ended with code" not in output
+    steps = [
+        json.loads(line) for line in command_line.run("db", "query", "steps", "--run", name.lower(), "--json").splitlines()
+    ]
+    assert len(steps) == 2
+    assert (steps[0]["reward_mean"] is None) == (name == "Ungraded")
+
+
+def test_reward_that_raises__is_told_and_ends_the_run(learned: str, command_line: CommandLine, file: Path) -> None:
+    output = command_line.run(*arguments(command_line, file, "Broken"), code=1)
+    assert "the answer key is missing" in output
+    assert "none ended well" in output
+    assert "agentrl train --resume broken" in output
+
+
+def test_no_demonstrations_and_no_model__is_refused_at_once(command_line: CommandLine, file: Path) -> None:
+    output = command_line.run("train", "--env", f"{file}:Numbers", "--dry-run", code=2)
+    assert "demonstrator" in output
+    assert "--model" in output
