@@ -53,7 +53,7 @@ HOLDING = (
     Configuration("reward-worker-group", Rules(faults=1, grading="worker", group=2, batch=2), quick=False),
     Configuration("2-turns-rare-checkpoints", Rules(faults=1, turns=2, checkpoint_every=2, workers=1)),
     Configuration("2-turns-2-faults", Rules(faults=2, turns=2, checkpoint_every=2, workers=1), quick=False),
-    Configuration("lag-1-3-steps", Rules(faults=2, lag_bound=1, slots=3, workers=1, checkpoint_every=2), quick=False),
+    Configuration("lag-1-3-steps", Rules(faults=1, lag_bound=1, slots=3, workers=1, checkpoint_every=2), quick=False),
     Configuration("poison", Rules(poison=True)),
     Configuration("outage", Rules(faults=1, outage=True, workers=1)),
     Configuration("expired-row-served-again", Rules(faults=1, expired="resume", workers=1)),
