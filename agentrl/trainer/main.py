@@ -65,7 +65,7 @@ def _train(store: TrajectoryStore, run: RunRow, config: RunConfig, folder: Path,
     console = Console(config.trainer.steps)
     model_dir = _model_dir(config, folder, console, log, stop)
     log.cpu("model ready", folder=str(model_dir))
-    start, checkpoint = _start(store, run, config.trainer.lease_s, stop)
+    start, checkpoint = _start(store, run, config.trainer.lease_s, console, stop)
     with _renewed(store, run.id, start.fence, config.trainer.lease_s, stop):
         loop = None
         try:
@@ -79,7 +79,7 @@ def _train(store: TrajectoryStore, run: RunRow, config: RunConfig, folder: Path,
 
 
 def _start(
-    store: TrajectoryStore, run: RunRow, lease_s: float, stop: threading.Event
+    store: TrajectoryStore, run: RunRow, lease_s: float, console: Console, stop: threading.Event
 ) -> tuple[TrainerStart, Checkpoint | None]:
     """Start from the newest checkpoint that verifies, once the holder's lease has lapsed.
 
@@ -87,11 +87,15 @@ def _start(
     """
     owner = f"{socket.gethostname()}:{os.getpid()}:{uuid4().hex[:8]}"
     deadline = time.monotonic() + lease_s * PATIENCE
+    said = False
     while True:
         checkpoint = next((c for c in store.checkpoints(run.id) if verify_checkpoint(c)), None)
         try:
             start = store.start_trainer(run.id, owner=owner, lease_s=lease_s, checkpoint=checkpoint.id if checkpoint else None)
-        except Fenced:
+        except Fenced as error:
+            if not said:
+                console.say(f"waiting for a lease: {error}")
+                said = True
             if time.monotonic() > deadline or stop.wait(START_RETRY_S):
                 raise
         else:

@@ -81,7 +81,7 @@ READINGS = (
     Configuration("claim-unfenced", Rules(faults=2, slots=1, workers=1, claim_fenced=False), Invariant.FAIR_CHARGE),
     Configuration("fence-unlocked", Rules(faults=1, workers=1, fence_lock=False), Invariant.CHECKPOINT_TRUTH),
     Configuration("version-unlocked", Rules(faults=1, workers=1, fence_lock=False), Invariant.VERSION_TRUTH),
-    Configuration("ready-unlocked", Rules(faults=1, ready_lock=False), Invariant.LAG),
+    Configuration("ready-unlocked", Rules(faults=1, workers=1, ready_lock=False), Invariant.LAG),
     Configuration("refused-restarts", Rules(faults=1, workers=1, slots=1, restart="always"), Invariant.LIVE_LOCK),
     Configuration("death-uncharged", Rules(poison=True, workers=1, charge_dead_trainer=False), Invariant.LIVE_LOCK),
     Configuration("failure-releases", Rules(poison=True, workers=1, error_releases=True), Invariant.LIVE_LOCK),
@@ -98,10 +98,12 @@ READINGS = (
     Configuration(
         "abandoned-items-stay", Rules(faults=1, workers=1, checkpoint_every=2, abandoned="stay"), Invariant.CONSERVATION
     ),
-    Configuration("checkpoint-highest-step", Rules(faults=3, workers=1, checkpoint_pick="highest"), Invariant.EXACTLY_ONCE),
+    Configuration(
+        "checkpoint-highest-step", Rules(faults=3, workers=1, max_attempts=1, checkpoint_pick="highest"), Invariant.EXACTLY_ONCE
+    ),
     Configuration("checkpoint-file-by-step", Rules(faults=1, workers=1, checkpoint_path="step"), Invariant.CHECKPOINT_FILE),
-    Configuration("lag-by-numbers", Rules(faults=1, lag="raw"), Invariant.LAG),
-    Configuration("future-by-updates", Rules(faults=1, checkpoint_every=2, future="updates"), Invariant.TOKEN_REFUSED),
+    Configuration("lag-by-numbers", Rules(faults=1, workers=1, lag="raw"), Invariant.LAG),
+    Configuration("future-by-updates", Rules(faults=1, workers=1, future="updates"), Invariant.TOKEN_REFUSED),
     Configuration("next-seg-set", SegmentRules(next_seg="set"), SegmentInvariant.FORWARD),
     Configuration("count-unchecked", SegmentRules(flushed=False, counted=False), SegmentInvariant.NO_HOLE),
     Configuration("segments-not-kept", SegmentRules(flushed=False, resent=False), SegmentInvariant.NOT_STUCK),

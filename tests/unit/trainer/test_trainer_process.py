@@ -18,6 +18,7 @@ from agentrl.store.contract import RunRow, RunSpec
 from agentrl.store.memory import MemoryStore
 from agentrl.trainer import main as trainer
 from agentrl.trainer.checkpointing import write_checkpoint
+from agentrl.trainer.console import Console
 from agentrl.trainer.loop import TrainerLoop
 from agentrl.types import (
     EpisodeEnd,
@@ -60,7 +61,7 @@ class Case:
         self.store.release_trainer(self.run.id, start.fence)
 
     def start(self) -> Any:
-        return trainer._start(self.store, self.run, LEASE_S, self.stop)[0]
+        return trainer._start(self.store, self.run, LEASE_S, Console(1), self.stop)[0]
 
 
 @pytest.fixture
@@ -68,10 +69,11 @@ def case(tmp_path: Path) -> Case:
     return Case(tmp_path)
 
 
-def test_start_after_a_kill__waits_for_the_lease(case: Case) -> None:
+def test_start_after_a_kill__waits_for_the_lease(case: Case, capsys: pytest.CaptureFixture[str]) -> None:
     """A restarted trainer is no second trainer: it must not be turned away by the lease of the one that died."""
     killed = case.store.start_trainer(case.run.id, owner="killed", lease_s=LEASE_S, checkpoint=None)
     assert case.start().fence > killed.fence
+    assert capsys.readouterr().out.count("waiting for a lease: trainer killed holds run") == 1
 
 
 def test_start_beside_a_living_trainer__fenced(case: Case) -> None:
