@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from itertools import pairwise
@@ -16,8 +17,9 @@ from agentrl.store.model.rules import Rules
 from agentrl.store.model.search import Search, initial, moves
 from agentrl.store.model.segments import SegmentInvariant, SegmentRules
 from agentrl.store.model.state import State, canonical, true_lag
+from agentrl.store.schema_setup import schema_files
 
-REPLAYS = Path(__file__).parents[2] / "contract" / "store" / "test_store_model_replays.py"
+REPLAYS = sorted(Path(__file__).parents[2].rglob("test_*.py"))
 DESIGN = Path(__file__).parents[3] / "docs" / "design" / "protocol-model.md"
 
 
@@ -85,12 +87,24 @@ def test_true_lag__counts_both_arms() -> None:
     assert (true_lag(left, root), true_lag(left, right), true_lag(right, right)) == (1, 3, 0)
 
 
-def test_readings__each_has_a_replay_and_a_row_in_the_design_page() -> None:
-    replays, page = REPLAYS.read_text(), DESIGN.read_text()
+def test_readings__each_has_a_row_in_the_design_page_and_a_replay() -> None:
+    tests = "".join(path.read_text() for path in REPLAYS)
+    rows = {row.split("`")[1]: row for row in DESIGN.read_text().splitlines() if row.startswith("| `")}
+    assert set(rows) == {reading.name for reading in READINGS}
     for reading in READINGS:
-        name = f"test_{reading.name.replace('-', '_')}"
-        assert f"| `{reading.name}` |" in page, reading.name
-        assert f"def {name}(" in replays or f"def {name}__" in replays or f"`{name}" in page, name
+        assert reading.breaks is not None
+        assert f"| {reading.breaks.name} |" in rows[reading.name], reading.name
+        replays = re.findall(r"`(test_\w+)`", rows[reading.name])
+        assert replays, reading.name
+        for name in replays:
+            assert f"def {name}(" in tests, name
+
+
+def test_design_page__names_functions_that_exist() -> None:
+    functions = {f for text in schema_files().values() for f in re.findall(r"create function agentrl\.(\w+)", text)}
+    named_there = set(re.findall(r"`(\w+_v\d+)`", DESIGN.read_text()))
+    assert len(named_there) > 20
+    assert named_there <= functions
 
 
 def test_command__prints_verdict_and_trace(capsys: pytest.CaptureFixture[str]) -> None:
