@@ -17,7 +17,7 @@ SHORT = [
     "evaluation.every=0",
     "trainer.checkpoint_every=3",
     "rollout.lease_s=3",
-    "trainer.lease_s=15",
+    "trainer.lease_s=3",
 ]
 
 
