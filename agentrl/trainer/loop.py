@@ -52,6 +52,8 @@ class TrainerLoop:
     log: ProcessLog
     console: Console
     stop: Event
+    in_update: bool = False
+    """Between the renewal before the update and its commit: whoever fails here must not release its leases."""
     _step: int = 0
     _updates: int = 0
     _checkpointed: int = -1
@@ -107,6 +109,7 @@ class TrainerLoop:
         warming = algorithm.critic is not None and self._step < algorithm.critic.warmup_batches
         leases = [(item.item, item.token) for item in claim.items]
         self.store.renew_leases(self.run.id, self.start.fence, leases, trainer.lease_s)
+        self.in_update = True
         result = train_on(
             batch,
             self.policy,
@@ -132,6 +135,7 @@ class TrainerLoop:
                 trained=result.trained,
             ),
         )
+        self.in_update = False
         self._step, self._updates = committed.step, committed.updates
         if result.policy_updated:
             self.version = self.publisher.publish(self.policy.export(), parent=self.version.version, updates=self._updates)

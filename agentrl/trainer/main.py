@@ -1,7 +1,7 @@
 """The trainer process: warm start if the run has no model yet, then start or resume, train, release.
 
-Exit codes: 0 target reached, 130 stopped (a checkpoint was saved), 4 fenced out by another trainer, 5 the run can't go on,
-1 crashed.
+Exit codes: 0 target reached, 130 stopped (a checkpoint was saved), 4 fenced out by another trainer that lives, 5 the run can't
+go on, 1 crashed.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import signal
 import socket
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -36,6 +37,9 @@ from agentrl.trainer.publish import Publisher
 from agentrl.trainer.warm_start import WarmStartStopped, warm_started_model
 
 EXIT_DONE, EXIT_STOPPED, EXIT_FENCED, EXIT_FAILED = 0, 130, 4, 5
+START_RETRY_S = 0.5
+PATIENCE = 1.25
+"""A start waits this many leases for its predecessor's to lapse."""
 
 
 def run_trainer(store: TrajectoryStore, run: RunRow) -> int:
@@ -66,19 +70,42 @@ def _train(store: TrajectoryStore, run: RunRow, config: RunConfig, folder: Path,
     torch.manual_seed(config.seed)
     console = Console(config.trainer.steps)
     model_dir = _model_dir(config, folder, console, log, stop)
-    checkpoint = next((c for c in store.checkpoints(run.id) if verify_checkpoint(c)), None)
-    owner = f"{socket.gethostname()}:{os.getpid()}:{uuid4().hex[:8]}"
     log.cpu("model ready", folder=str(model_dir))
-    start = store.start_trainer(
-        run.id, owner=owner, lease_s=config.trainer.lease_s, checkpoint=checkpoint.id if checkpoint else None
-    )
+    start, checkpoint = _start(store, run, config.trainer.lease_s, console, stop)
     with _renewed(store, run.id, start.fence, config.trainer.lease_s, stop):
+        loop = None
         try:
             loop = _build_loop(store, run, config, folder, log, console, stop, start, model_dir, checkpoint)
             return EXIT_DONE if loop.train() else EXIT_STOPPED
         finally:
             log.cpu("trainer ends")
-            store.release_trainer(run.id, start.fence)
+            # A batch that makes the update fail is charged when its lease lapses; a release would hand it out for ever.
+            if loop is None or not loop.in_update:
+                store.release_trainer(run.id, start.fence)
+
+
+def _start(
+    store: TrajectoryStore, run: RunRow, lease_s: float, console: Console, stop: threading.Event
+) -> tuple[TrainerStart, Checkpoint | None]:
+    """Start from the newest checkpoint that verifies, once the holder's lease has lapsed.
+
+    A holder that died leaves a lease of ``lease_s`` at most; one that holds it for longer lives: `Fenced`.
+    """
+    owner = f"{socket.gethostname()}:{os.getpid()}:{uuid4().hex[:8]}"
+    deadline = time.monotonic() + lease_s * PATIENCE
+    said = False
+    while True:
+        checkpoint = next((c for c in store.checkpoints(run.id) if verify_checkpoint(c)), None)
+        try:
+            start = store.start_trainer(run.id, owner=owner, lease_s=lease_s, checkpoint=checkpoint.id if checkpoint else None)
+        except Fenced as error:
+            if not said:
+                console.say(f"waiting for a lease: {error}")
+                said = True
+            if time.monotonic() > deadline or stop.wait(START_RETRY_S):
+                raise
+        else:
+            return start, checkpoint
 
 
 def _build_loop(

@@ -12,7 +12,9 @@ import signal
 import tempfile
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,7 @@ from typing import Any
 import numpy as np
 import psycopg
 
+from agentrl.errors import StoreError
 from agentrl.store.contract import Claim, ClaimedItem, OpenResult, RunRow, RunSpec, StepCommit, StepResult, TrainerStart
 from agentrl.store.embedded import start_embedded, stop_embedded
 from agentrl.store.memory import MemoryStore
@@ -194,6 +197,16 @@ class Bench:
         identifier: int = saved.id
         return identifier
 
+    @contextmanager
+    def acting(self, fence: int, version: int) -> Iterator[None]:
+        """Act as an earlier trainer, which still has the fence and the version of before."""
+        present = self.fence, self.version
+        self.fence, self.version = fence, version
+        try:
+            yield
+        finally:
+            self.fence, self.version = present
+
     def place(self, place: Place) -> int:
         found: Mapping[Place, int] = self.store.conservation(self.run).places
         return found[place]
@@ -228,6 +241,11 @@ class World:
     def advance(self, bench: Bench, seconds: float) -> None:
         self.now += seconds
 
+    def take_over(self, bench: Bench, checkpoint: int | None = None) -> TrainerStart:
+        """The trainer's lease lapses and another one starts."""
+        self.advance(bench, 2000)
+        return bench.start(checkpoint, owner=f"successor-{next(_names)}")
+
     def drop_reasons(self, bench: Bench) -> dict[str, int]:
         counts: dict[str, int] = {}
         for e in self.store._runs[bench.run].episodes.values():
@@ -255,6 +273,24 @@ class PostgresWorld(World):
                 "update agentrl.run set trainer_lease_until = trainer_lease_until - make_interval(secs => %s) where id = %s",
                 (float(seconds), bench.run),
             )
+
+    def overlap(self, first: str, parameters: Sequence[Any], second: Callable[[], Any]) -> Any:
+        """``first`` is a statement whose transaction commits only when ``second``, in another thread, waits for it.
+
+        The result of ``second``, or its error.
+        """
+        waits = "select count(*) from pg_stat_activity where %s = any (pg_blocking_pids(pid))"
+        with ThreadPoolExecutor(1) as pool:
+            with self.store.transaction() as connection:
+                connection.execute(first.encode(), parameters)
+                future = pool.submit(second)
+                while not future.done() and self.store.row(waits, (connection.info.backend_pid,)) == (0,):
+                    time.sleep(0.01)
+                assert not future.done(), "it should have waited"
+            try:
+                return future.result()
+            except StoreError as error:
+                return error
 
     def drop_reasons(self, bench: Bench) -> dict[str, int]:
         rows = self.store.rows("select reason, count(*) from agentrl.dropped where run = %s group by reason", (bench.run,))

@@ -1,0 +1,136 @@
+"""What all moves share: the draft of the next state, and the short words for slots, groups and versions.
+
+A move is one transaction, or one step of a process between two transactions. It is atomic and durable.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from agentrl.store.model.invariants import Invariant
+from agentrl.store.model.rules import Rules
+from agentrl.store.model.state import NOBODY, OUTSTANDING, State, Version, Weights, common, names_in_use
+
+
+class Draft:
+    """A copy of a state that a move changes; ``broken`` collects the invariants that the move breaks."""
+
+    __slots__ = ("_base", "_changes", "broken", "slots", "trainers", "workers")
+
+    def __init__(self, state: State) -> None:
+        self._base = state
+        self._changes: dict[str, Any] = {}
+        self.slots, self.workers, self.trainers = list(state.slots), list(state.workers), list(state.trainers)
+        self.broken: list[Invariant] = []
+
+    def set(self, **changes: Any) -> None:
+        """Change whole fields of the state."""
+        self._changes.update(changes)
+
+    def slot(self, i: int, **changes: Any) -> None:
+        self.slots[i] = self.slots[i]._replace(**changes)
+
+    def worker(self, w: int, **changes: Any) -> None:
+        self.workers[w] = self.workers[w]._replace(**changes)
+
+    def trainer(self, t: int, **changes: Any) -> None:
+        self.trainers[t] = self.trainers[t]._replace(**changes)
+
+    def breaks(self, invariant: Invariant, when: bool) -> None:
+        if when:
+            self.broken.append(invariant)
+
+    def state(self) -> State:
+        return self._base._replace(
+            slots=tuple(self.slots), workers=tuple(self.workers), trainers=tuple(self.trainers), **self._changes
+        )
+
+
+class Move(NamedTuple):
+    """One possible next state and what led there."""
+
+    label: str
+    state: State
+    broken: tuple[Invariant, ...]
+    fault: bool
+    hoped: bool
+    """Liveness must not rely on it: a fault, or a stalled trainer that wakes although another could take over."""
+
+
+def move(label: str, draft: Draft, *, fault: bool = False, hoped: bool = False) -> Move:
+    """Finish a draft; a fault uses up one of the budget."""
+    state = draft.state()
+    if fault:
+        state = state._replace(faults=state.faults - 1)
+    return Move(label, state, tuple(draft.broken), fault, hoped or fault)
+
+
+def group_of(rules: Rules, i: int) -> range:
+    """The slots of the group that slot ``i`` belongs to."""
+    first = i - i % rules.group
+    return range(first, first + rules.group)
+
+
+def outstanding(slots: list[Any] | tuple[Any, ...]) -> int:
+    """Trajectories that are opened and neither consumed nor dropped."""
+    return sum(slot.place in OUTSTANDING for slot in slots)
+
+
+def drop(draft: Draft, i: int) -> None:
+    draft.slot(i, place="dropped", owner="", tokens=(), claims=0, oldest=0, in_update=False, late=False)
+
+
+def end_seat(draft: Draft, rules: Rules, i: int, *, retry: bool) -> None:
+    """A seat ended without data: it is wanted again while attempts are left, else its whole group is dropped."""
+    if retry and draft.slots[i].attempt < rules.max_attempts:
+        draft.slot(i, place="wanted", attempt=draft.slots[i].attempt + 1, owner="", tokens=(), claims=0, oldest=0, late=False)
+        return
+    for j in group_of(rules, i):
+        if draft.slots[j].place not in ("consumed", "dropped", "lease"):
+            drop(draft, j)
+
+
+def hand_over(draft: Draft, rules: Rules, i: int, ledger: Weights) -> None:
+    """A seat has its reward; the whole group becomes ready with its last seat."""
+    draft.slot(i, place="graded", owner="", late=False)
+    members = group_of(rules, i)
+    if all(draft.slots[j].place == "graded" for j in members):
+        oldest = oldest_update(draft, rules, i, ledger)
+        for j in members:
+            draft.slot(j, place="ready", oldest=oldest)
+
+
+def oldest_update(draft: Draft, rules: Rules, i: int, ledger: Weights) -> int:
+    """The number stored with a ready item, over all tokens of its group; its lag is ``len(ledger)`` minus it."""
+    tokens = {t for j in group_of(rules, i) for t in draft.slots[j].tokens}
+    if rules.lag == "raw":
+        return min(len(t) for t in tokens)
+    return min(2 * common(ledger, t) - len(t) for t in tokens)
+
+
+def in_range(rules: Rules, ledger: Weights, oldest: int) -> bool:
+    return len(ledger) - oldest <= rules.lag_bound
+
+
+def lapsed(state: State, owner: str) -> bool:
+    """Whether a lease of ``owner`` has run out: only that of a process that died or stalls does."""
+    if owner in ("", NOBODY):
+        return owner == NOBODY
+    if owner == "R":
+        return state.grader.stalled
+    if owner[0] == "W":
+        return state.workers[int(owner[1])].stalled
+    trainer = state.trainers[int(owner[1])]
+    return trainer.at == "off" or trainer.stalled
+
+
+def newest_version(state: State) -> Version:
+    """The newest version that is not failed, staged ones included."""
+    if state.staged and state.staged.name > state.published.name:
+        return state.staged
+    return state.published
+
+
+def fresh_name(state: State) -> int:
+    """A version name above all that something still carries."""
+    return 1 + max(names_in_use(state))

@@ -1,0 +1,73 @@
+"""A worker's engine holds the newest version, whatever it held before and whether or not an episode runs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from agentrl.engine.scripted import ScriptedEngine
+from agentrl.monitor.log import ProcessLog
+from agentrl.rollout.worker import RolloutWorker
+from agentrl.store.contract import RunSpec
+from agentrl.store.memory import MemoryStore
+from agentrl.types import Lineage, PolicyVersion, Sampling
+
+LINEAGE = Lineage("tiny", "tok", "tmpl", "scripted", "1", "float32", Sampling())
+
+
+class Case:
+    """A run without tasks, so that its worker stays idle."""
+
+    def __init__(self, folder: Path) -> None:
+        self.store = MemoryStore()
+        self.run = self.store.create_run(RunSpec("r", "toy", {}, "h", 0, lag_bound=0, batch_min=1, batch_max=1), {})
+        self.fence = self.store.start_trainer(self.run.id, owner="t", lease_s=600, checkpoint=None).fence
+        self.engine = ScriptedEngine(lambda request: [])
+        runner: Any = SimpleNamespace(metrics=dict)
+        log = ProcessLog(folder, "rollout")
+        self.worker = RolloutWorker(self.store, self.run, "W0", self.engine, runner, LINEAGE, 1, log)
+
+    def publish(self) -> PolicyVersion:
+        parent = self.store.newest_version(self.run.id)
+        version = self.store.stage_version(
+            self.run.id, self.fence, parent=parent and parent.version, updates=0, uri=f"after {parent}", checksum="c"
+        )
+        self.store.publish_version(self.run.id, self.fence, version.version)
+        return version
+
+
+@pytest.fixture
+async def case(tmp_path: Path) -> AsyncIterator[Case]:
+    made, stop = Case(tmp_path), asyncio.Event()
+    await made.engine.load(made.publish())
+    serving = asyncio.create_task(made.worker.serve(stop))
+    yield made
+    stop.set()
+    await serving
+
+
+async def eventually(true: Callable[[], bool]) -> None:
+    for _ in range(500):
+        if true():
+            return
+        await asyncio.sleep(0.02)
+    raise AssertionError("it never happened")
+
+
+async def test_pull_between_turns__an_idle_worker_loads_too(case: Case) -> None:
+    for _ in range(2):
+        newest = case.publish().version
+        await eventually(lambda newest=newest: case.engine.version == newest)  # type: ignore[misc]
+
+
+async def test_push_trusted__an_engine_that_went_back_is_reloaded(case: Case) -> None:
+    base = case.store.version(case.run.id, 0)
+    newest = case.publish().version
+    await eventually(lambda: case.engine.version == newest)
+    await case.engine.load(base)
+    await eventually(lambda: case.engine.version == newest)

@@ -1,0 +1,59 @@
+"""Weights whose file does not verify get a new name at once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from agentrl.errors import WeightsCorrupt
+from agentrl.store.contract import RunSpec
+from agentrl.store.memory import MemoryStore
+from agentrl.trainer import publish
+from agentrl.trainer.publish import ATTEMPTS, Publisher
+
+WEIGHTS = [("a", torch.ones(2))]
+
+
+class Disk:
+    """Damages the first files that are verified."""
+
+    def __init__(self, bad: int) -> None:
+        self.bad = bad
+
+    def verify(self, uri: str, expected: str) -> None:
+        self.bad -= 1
+        if self.bad >= 0:
+            raise WeightsCorrupt(uri)
+
+
+def publisher(folder: Path, monkeypatch: pytest.MonkeyPatch, bad: int) -> Publisher:
+    monkeypatch.setattr(publish, "verify", Disk(bad).verify)
+    store = MemoryStore()
+    run = store.create_run(RunSpec("r", "toy", {}, "h", 0, lag_bound=0, batch_min=1, batch_max=1), {})
+    start = store.start_trainer(run.id, owner="t", lease_s=60, checkpoint=None)
+    return Publisher(store, run.id, start, folder)
+
+
+def test_failed_version_waits__staged_again_under_a_new_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = publisher(tmp_path, monkeypatch, bad=1)
+    version = made.publish(WEIGHTS, parent=None, updates=0)
+    assert (version.version, version.parent, version.updates) == (1, 0, 0)
+    assert made.store.version(made.run, 0).status == "failed"
+    assert made.store.version(made.run, 1).status == "published"
+
+
+def test_publish_waits_for_pull__no_engine_has_to_load_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = publisher(tmp_path, monkeypatch, bad=0)
+    version = made.publish(WEIGHTS, parent=None, updates=0)
+    newest = made.store.newest_version(made.run)
+    assert newest is not None
+    assert (newest.version, newest.status) == (version.version, "published")
+
+
+def test_disk_that_damages_every_file__gives_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = publisher(tmp_path, monkeypatch, bad=ATTEMPTS)
+    with pytest.raises(WeightsCorrupt, match="check the disk"):
+        made.publish(WEIGHTS, parent=None, updates=0)
+    assert made.store.newest_version(made.run) is None

@@ -1,0 +1,143 @@
+"""The trainer process at its ends: a start waits for a dead holder's lease, and a failed update releases nothing."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from uuid import uuid4
+
+import numpy as np
+import pytest
+
+from agentrl.errors import Fenced
+from agentrl.monitor.log import ProcessLog
+from agentrl.store.contract import RunRow, RunSpec
+from agentrl.store.memory import MemoryStore
+from agentrl.trainer import main as trainer
+from agentrl.trainer.checkpointing import write_checkpoint
+from agentrl.trainer.console import Console
+from agentrl.trainer.loop import TrainerLoop
+from agentrl.types import (
+    EpisodeEnd,
+    FinishReason,
+    Lineage,
+    Outcome,
+    Place,
+    Reward,
+    Sampling,
+    Segment,
+    Task,
+    Termination,
+)
+
+LINEAGE = Lineage("tiny", "tok", "tmpl", "local", "1", "float32", Sampling(), environment="toy", environment_version="1")
+LEASE_S = 0.4
+
+
+class Case:
+    """A run with one item ready, and what `_train` needs besides a model."""
+
+    def __init__(self, folder: Path) -> None:
+        self.store = MemoryStore()
+        spec = RunSpec("r", "toy", {}, "h", 0, lag_bound=0, batch_min=1, batch_max=1, max_lease_attempts=2)
+        self.run: RunRow = self.store.create_run(spec, {"train": [Task("t0", {})]})
+        self.folder = folder
+        self.log = ProcessLog(folder, "trainer")
+        self.stop = threading.Event()
+        self.config: Any = SimpleNamespace(seed=0, trainer=SimpleNamespace(steps=1, lease_s=LEASE_S))
+        start = self.store.start_trainer(self.run.id, owner="first", lease_s=60, checkpoint=None)
+        version = self.store.stage_version(self.run.id, start.fence, parent=None, updates=0, uri="w", checksum="c")
+        self.store.publish_version(self.run.id, start.fence, version.version)
+        (episode,) = self.store.open_episodes(
+            self.run.id, worker="w", request=uuid4(), n=1, engine_version=version.version, lineage=LINEAGE
+        ).episodes
+        ids = np.arange(2, dtype=np.int32)
+        turn = Segment(0, ids, ids, np.zeros(2, np.float32), np.zeros(2, np.int32), finish_reason=FinishReason.STOP)
+        self.store.write_segment(episode, turn)
+        self.store.complete(episode, EpisodeEnd(1, Termination.TERMINATED, Outcome.GRADED, Reward(1.0, True)))
+        self.store.release_trainer(self.run.id, start.fence)
+
+    def start(self) -> Any:
+        return trainer._start(self.store, self.run, LEASE_S, Console(1), self.stop)[0]
+
+
+@pytest.fixture
+def case(tmp_path: Path) -> Case:
+    return Case(tmp_path)
+
+
+def test_start_after_a_kill__waits_for_the_lease(case: Case, capsys: pytest.CaptureFixture[str]) -> None:
+    """A restarted trainer is no second trainer: it must not be turned away by the lease of the one that died."""
+    killed = case.store.start_trainer(case.run.id, owner="killed", lease_s=LEASE_S, checkpoint=None)
+    assert case.start().fence > killed.fence
+    assert capsys.readouterr().out.count("waiting for a lease: trainer killed holds run") == 1
+
+
+def test_start_beside_a_living_trainer__fenced(case: Case) -> None:
+    holder = case.store.start_trainer(case.run.id, owner="living", lease_s=LEASE_S, checkpoint=None)
+    ended = threading.Event()
+
+    def renew() -> None:
+        while not ended.wait(LEASE_S / 8):
+            case.store.renew_trainer(case.run.id, holder.fence, LEASE_S)
+
+    thread = threading.Thread(target=renew)
+    thread.start()
+    try:
+        with pytest.raises(Fenced, match="holds run"):
+            case.start()
+    finally:
+        ended.set()
+        thread.join()
+
+
+def test_start_while_stopping__does_not_wait(case: Case) -> None:
+    case.store.start_trainer(case.run.id, owner="living", lease_s=60, checkpoint=None)
+    case.stop.set()
+    with pytest.raises(Fenced):
+        case.start()
+
+
+class FailingLoop:
+    """Claims, renews, and fails as an update does that runs out of memory."""
+
+    def __init__(self, case: Case, fence: int, inside: bool) -> None:
+        self.case, self.fence, self.in_update = case, fence, inside
+
+    def train(self) -> bool:
+        claim = self.case.store.claim(self.case.run.id, self.fence, n_min=1, n_max=1, lease_s=60)
+        if self.in_update:
+            leases = [(i.item, i.token) for i in claim.items]
+            self.case.store.renew_leases(self.case.run.id, self.fence, leases, 60)
+        raise MemoryError("out of memory")
+
+
+@pytest.mark.parametrize("inside", [True, False])
+def test_failure_releases(case: Case, inside: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A failed update is charged to its batch, so that it is dropped in the end; a failure outside costs nothing."""
+    monkeypatch.setattr(trainer, "_model_dir", lambda *_: case.folder)
+    monkeypatch.setattr(trainer, "_build_loop", lambda *a: FailingLoop(case, a[7].fence, inside))
+    for _ in range(2):
+        with pytest.raises(MemoryError):
+            trainer._train(case.store, case.run, case.config, case.folder, case.log, case.stop)
+    time.sleep(LEASE_S)
+    case.start()
+    places = case.store.conservation(case.run.id).places
+    assert (places[Place.DROPPED], places[Place.READY]) == ((1, 0) if inside else (0, 1))
+
+
+def test_checkpoint_file_by_step__paths_differ_and_no_file_is_overwritten(case: Case) -> None:
+    uris = []
+    for fence in (11, 12):
+        loop: Any = SimpleNamespace(
+            folder=case.folder, start=SimpleNamespace(branch=1, fence=fence), run=case.run, _step=1, _updates=1, critic=None,
+            policy=SimpleNamespace(state_dict=dict), version=SimpleNamespace(version=0),
+            store=SimpleNamespace(add_checkpoint=lambda *_, uri, **__: uris.append(uri)),
+        )  # fmt: skip
+        TrainerLoop._checkpoint(loop)
+    assert len(set(uris)) == 2
+    with pytest.raises(FileExistsError, match="never overwritten"):
+        write_checkpoint(Path(uris[0]).parent, {})
