@@ -143,9 +143,7 @@ def checked_tasks(environment: Environment, split: str, seed: int, n: int) -> li
         if task.split != split:
             raise EnvironmentFault(f"{where}: task {task.id!r} says split {task.split!r}")
         if not _is_storable(task):
-            raise EnvironmentFault(
-                f"{where}: task {task.id!a:.200} can't be stored: its payload is a dict of JSON values"
-            )
+            raise EnvironmentFault(f"{where}: task {task.id!a:.200} can't be stored: its payload is a dict of JSON values")
         if task.id in seen:
             raise EnvironmentFault(f"{where}: id {task.id!r} appears twice")
         seen.add(task.id)
