@@ -23,4 +23,5 @@ if [ "$(id -u)" = 0 ]; then
     export AGENTRL_TEST_DOCKER
     AGENTRL_TEST_DOCKER=$("$scripts/start-docker.sh" "$folder" | sed 's/^export DOCKER_HOST=//')
 fi
-"$bin/python" -m pytest "$@"
+# Two processes: one makes whole runs, the other does all the rest meanwhile.
+"$bin/python" -m pytest -n 2 --dist loadgroup "$@"
