@@ -252,6 +252,7 @@ class Opened:
     group: UUID | None = None
     seat: int = 0
     attempt: int = 1
+    run: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -97,6 +97,13 @@ class TrainerSettings(Section):
     lease_s: float = Field(60.0, gt=0, le=86_400)
 
 
+class StoreSettings(Section):
+    """How processes wait for the store."""
+
+    poll_seconds: float = Field(2.0, gt=0, le=60)
+    """Whoever waits asks again after this long, should a wake-up have been lost."""
+
+
 class EvaluationSettings(Section):
     """Held-out episodes, each evaluation pinned to one policy version."""
 
@@ -117,6 +124,7 @@ class RunConfig(Section):
     seed: int = Field(0, ge=0, le=2**62)
     model: ModelSettings = ModelSettings()
     warm_start: WarmStart = WarmStart()
+    store: StoreSettings = StoreSettings()
     sandbox: SandboxSettings = SandboxSettings()
     engine: EngineSettings = EngineSettings()
     rollout: RolloutSettings = RolloutSettings()

@@ -65,7 +65,8 @@ async def _serve(
         await engine.load(first)
         runner = EpisodeRunner(environment, store, engine, chat, pool, sampling)
         lineage = await _lineage(environment, model_dir, chat, engine, sampling, provider)
-        worker = RolloutWorker(store, run, name, engine, runner, lineage, config.rollout.concurrency, log, evaluate)
+        worker = RolloutWorker(store, run, name, engine, runner, lineage, config.rollout.concurrency, log, evaluate,
+                               poll_s=config.store.poll_seconds)  # fmt: skip
         await worker.serve(stop)
     finally:
         await pool.close()

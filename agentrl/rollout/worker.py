@@ -1,13 +1,13 @@
 """The rollout worker: opens what the store admits, runs it concurrently, keeps weights fresh and leases alive.
 
 Invariants
-- freshness: before opening, and while idle, the engine holds the newest version that is not failed; a version with a row is
-  never missed for longer than `REFRESH_S`.
+- freshness: the engine holds the newest version that is not failed soon after its row is there, and never misses one for longer
+  than ``poll_s``.
 - leases_alive: live rows are renewed every third of the lease; an episode that lost its row is stopped at once.
 - one_failure: an episode that fails in an unforeseen way is completed as infrastructure and touches no other.
 - clean_release: a stop completes running episodes as aborted, which costs them no attempt.
 - told: an environment, engine or sandbox that makes every episode fail ends the run with its error.
-- liveness: a refusal is a logged value and is asked again after `RETRY_S`, or as soon as weights or places change.
+- liveness: a refusal is a logged value and is asked again after ``poll_s``, or as soon as weights or places change.
 """
 
 from __future__ import annotations
@@ -23,11 +23,10 @@ from agentrl.engine.contract import Engine
 from agentrl.errors import EnvironmentFault, Fenced, StoreError
 from agentrl.monitor.log import ProcessLog
 from agentrl.rollout.episode import EpisodeRunner
-from agentrl.store.contract import Evaluation, OpenResult, RunRow, TrajectoryStore
+from agentrl.store.contract import Change, Evaluation, OpenResult, RunRow, TrajectoryStore
 from agentrl.types import EpisodeEnd, Lineage, Opened, Outcome, Termination
 
-REFRESH_S = 0.05
-RETRY_S = 0.25
+WATCH_S = 0.25
 GATHER_S = 0.03
 """Places that come free within this time are filled by one call."""
 LOG_S = 10.0
@@ -50,8 +49,12 @@ class RolloutWorker:
     concurrency: int
     log: ProcessLog
     evaluate: bool = False
+    poll_s: float = 2.0
+    """Bounds what a lost wake-up costs."""
     _running: dict[UUID, tuple[Opened, asyncio.Task[None]]] = field(default_factory=dict)
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
+    _policy: asyncio.Event = field(default_factory=asyncio.Event)
+    _asked: asyncio.Event = field(default_factory=asyncio.Event)
     _ended: Counter[str] = field(default_factory=Counter)
     _refusal: str | None = None
     _failed: int = 0
@@ -60,6 +63,25 @@ class RolloutWorker:
 
     async def serve(self, stop: asyncio.Event) -> None:
         """Work until ``stop`` is set, then release everything."""
+        loop = asyncio.get_running_loop()
+
+        def woken(change: Change) -> None:
+            loop.call_soon_threadsafe(self._woken, change)
+
+        subscription = self.store.subscribe(self.run.id, woken)
+        try:
+            await self._serve(stop)
+        finally:
+            await asyncio.to_thread(subscription.close)
+
+    def _woken(self, change: Change) -> None:
+        if change == "policy":
+            self._policy.set()
+            self._changed.set()
+        elif change == "evaluation":
+            self._asked.set()
+
+    async def _serve(self, stop: asyncio.Event) -> None:
         background = [asyncio.create_task(t) for t in (self._keep_leases(), self._report(), self._watch_failures())]
         if not self.evaluate:
             background.append(asyncio.create_task(self._refresh()))
@@ -93,15 +115,19 @@ class RolloutWorker:
 
     async def _change(self) -> None:
         """Until it may be worth asking again."""
-        with suppress(TimeoutError):
-            await asyncio.wait_for(self._changed.wait(), RETRY_S)
+        await self._wait(self._changed)
         await asyncio.sleep(GATHER_S)
+
+    async def _wait(self, event: asyncio.Event) -> None:
+        with suppress(TimeoutError):
+            await asyncio.wait_for(event.wait(), self.poll_s)
 
     async def _evaluations(self) -> None:
         while True:
+            self._asked.clear()
             evaluation = await asyncio.to_thread(self.store.pending_evaluation, self.run.id)
             if evaluation is None:
-                await asyncio.sleep(RETRY_S)
+                await self._wait(self._asked)
                 continue
             await self._serve_evaluation(evaluation)
 
@@ -167,7 +193,7 @@ class RolloutWorker:
 
     async def _watch_failures(self) -> None:
         while self._hopeless is None:
-            await asyncio.sleep(RETRY_S)
+            await asyncio.sleep(WATCH_S)
         raise self._hopeless
 
     async def _complete_failed(self, episode: Opened, error: str, *, aborted: bool = False) -> None:
@@ -180,6 +206,7 @@ class RolloutWorker:
 
     async def _refresh(self) -> None:
         while True:
+            self._policy.clear()
             newest = await asyncio.to_thread(self.store.newest_version, self.run.id)
             if newest is not None and newest.version != self.engine.version:
                 began = time.monotonic()
@@ -188,7 +215,7 @@ class RolloutWorker:
                 self.log.gauge(policy_version=newest.version, step=newest.updates)
                 self.log.info("loaded weights", version=newest.version, seconds=round(time.monotonic() - began, 4))
                 self._changed.set()
-            await asyncio.sleep(REFRESH_S)
+            await self._wait(self._policy)
 
     async def _keep_leases(self) -> None:
         while True:

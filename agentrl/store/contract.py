@@ -16,9 +16,9 @@ All methods are blocking and thread-safe; callers in an event loop use threads.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 from uuid import UUID
 
 import numpy as np
@@ -275,6 +275,16 @@ class QueryResult:
         return [dict(zip(self.columns, row, strict=True)) for row in self.rows]
 
 
+Change = Literal["items", "policy", "evaluation"]
+"""What a wake-up is about. items: something became ready; policy: a step or a version; evaluation: a request to score."""
+
+
+class Subscribed(Protocol):
+    """A subscription; ``close`` ends it."""
+
+    def close(self) -> None: ...
+
+
 class TrajectoryStore(Protocol):
     """See the module's docstring for the promises that hold for all methods."""
 
@@ -431,6 +441,15 @@ class TrajectoryStore(Protocol):
 
         The source is left as it is; the ledger is this run's own. `UsageError` when this run has a lag bound: tokens of another
         run have no lag in it. With groups, whole groups of this run's size are taken.
+        """
+        ...
+
+    # wake-ups ---------------------------------------------------------------------------------------------------------
+    def subscribe(self, run: int, callback: Callable[[Change], None]) -> Subscribed:
+        """Call ``callback`` soon after something of the run changed: items, policy or evaluation.
+
+        From another thread; sometimes for nothing; now and then not at all, so who waits asks again every ``poll_seconds``. It
+        goes on by itself after an outage of the database.
         """
         ...
 

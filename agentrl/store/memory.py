@@ -318,6 +318,7 @@ class MemoryStore(MemoryTrainer, MemoryGrading):
             known = [i for i, e in enumerate(r.evaluations) if (e.version, e.split) == (version, split)]
             if known:
                 return self._progress(r, known[0])
+            self._changed(run, "evaluation")
             r.evaluations.append(Evaluation(next(self._numbers), version, v.updates, step, split, n))
             return r.evaluations[-1]
 
@@ -418,6 +419,7 @@ class _Starter:
             self._start_version,
             seat=seat,
             attempt=attempt,
+            run=self._run.id,
         )
 
     def _add(self, opened: Opened, cursor: int, failures: int, evaluation: int | None) -> Episode:

@@ -15,7 +15,7 @@ from uuid import UUID
 
 from agentrl.errors import Fenced, UnknownVersion, UsageError
 from agentrl.staleness import lag, oldest_update
-from agentrl.store.contract import Checkpoint, Evaluation, RunSpec, StepCommit, StepResult
+from agentrl.store.contract import Change, Checkpoint, Evaluation, RunSpec, StepCommit, StepResult
 from agentrl.types import (
     DropReason,
     EpisodeEnd,
@@ -219,6 +219,13 @@ def seed_of(run_seed: int, key: str, seat: int, attempt: int) -> int:
     return int(md5(f"{run_seed}:{key}:{seat}:{attempt}".encode()).hexdigest()[:15], 16)
 
 
+@dataclass(slots=True)
+class Listener:
+    """A subscription of the twin."""
+
+    close: Callable[[], None]
+
+
 class MemoryRows:
     """Lock, clock, and the moves between places."""
 
@@ -228,6 +235,16 @@ class MemoryRows:
         self._runs: dict[int, Run] = {}
         self._requests: dict[UUID, tuple[int, str, list[Episode]]] = {}
         self._numbers = itertools.count(1)
+        self._listeners: list[tuple[int, Callable[[Change], None]]] = []
+
+    def subscribe(self, run: int, callback: Callable[[Change], None]) -> Listener:
+        self._listeners.append((run, callback))
+        return Listener(lambda: self._listeners.remove((run, callback)))
+
+    def _changed(self, run: int, change: Change) -> None:
+        for listened, callback in list(self._listeners):
+            if listened == run:
+                callback(change)
 
     def _run(self, run: int) -> Run:
         if run not in self._runs:
@@ -260,6 +277,7 @@ class MemoryRows:
         item.token, item.in_update = None, False
         item.oldest_update = 0 if item.imported else r.oldest(item.episodes)
         r.ready[item.id] = item
+        self._changed(r.id, "items")
 
     def _new_item(self, r: Run, item: UUID, episodes: list[Episode], *, imported: bool = False) -> None:
         self._to_ready(r, Item(item, episodes, 0, next(self._numbers), self._clock(), imported=imported))
@@ -349,7 +367,9 @@ class MemoryRows:
         r.versions.append(v)
         r.version_fences.append(r.fence or 0)
         r.effective[v.version] = updates
+        self._changed(r.id, "policy")
         return v
 
     def _set_version_status(self, r: Run, version: int, status: str) -> None:
         r.versions[version] = replace(r.version(version), status=status)
+        self._changed(r.id, "policy")

@@ -210,6 +210,7 @@ class MemoryTrainer(MemoryRows):
             self._return_lease(r, r.leases[key], charge=False)
         result = StepResult(commit.step, r.head.updates + commit.policy_updated)
         r.steps.append(Step(commit, result, r.branch, consumed))
+        self._changed(r.id, "policy")
         return result
 
     def add_checkpoint(

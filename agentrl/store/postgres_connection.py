@@ -10,7 +10,7 @@ connection and parameters travel in binary; Python ints are always int8, so that
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -33,7 +33,9 @@ from agentrl.errors import (
     UnknownVersion,
     UsageError,
 )
+from agentrl.store.contract import Change
 from agentrl.store.schema_setup import ensure_schema
+from agentrl.store.wakeup import Notifier, Subscription
 
 _ERRORS: Mapping[str, type[Exception]] = {
     "AR001": Fenced,
@@ -66,6 +68,7 @@ class PostgresConnection:
             connect_args={"connect_timeout": CONNECT_TIMEOUT_S, "application_name": "agentrl"},
         )
         sqlalchemy.event.listen(self._engine, "connect", _prepare_connection)
+        self.notifier = Notifier(self._conninfo)
         try:
             with self._borrow() as connection:
                 ensure_schema(connection)
@@ -74,7 +77,16 @@ class PostgresConnection:
         except psycopg.OperationalError as e:
             raise NotReadyError(explain_connect_failure(self._url, str(e))) from e
 
+    @property
+    def _conninfo(self) -> str:
+        """For connections outside of the pool; holds the password."""
+        return self._url.set(drivername="postgresql").render_as_string(hide_password=False)
+
+    def subscribe(self, run: int, callback: Callable[[Change], None]) -> Subscription:
+        return Subscription(self._conninfo, run, callback)
+
     def close(self) -> None:
+        self.notifier.close()
         self._engine.dispose()
 
     @contextmanager

@@ -41,7 +41,7 @@ class PostgresEpisodes(PostgresBatch):
     def _opened(self, refusal: str | None, run: int, start_version: int | None, ids: list[UUID]) -> OpenResult:
         if not ids:
             return OpenResult([], refusal)
-        return OpenResult([_read_opened(*row) for row in self.rows(_OPENED, (run, start_version, ids))])
+        return OpenResult([_read_opened(run, *row) for row in self.rows(_OPENED, (run, start_version, ids))])
 
     def write_segment(self, episode: Opened, segment: Segment) -> bool:
         stored: bool = self.shared(_WRITE, (episode.trajectory, episode.fence, *segment_parameters(segment)))
@@ -50,7 +50,10 @@ class PostgresEpisodes(PostgresBatch):
     def complete(self, episode: Opened, end: EpisodeEnd) -> Place:
         call = (_COMPLETE, (episode.trajectory, episode.fence, *end_parameters(end)))
         # The end of a group member locks its group, so sharing a transaction could make two workers wait for each other.
-        return Place(self.shared(*call) if episode.group is None else self.row(*call)[0])
+        place = Place(self.shared(*call) if episode.group is None else self.row(*call)[0])
+        if place is Place.READY:
+            self.notifier.leave(episode.run, "items")
+        return place
 
     def renew_episodes(self, worker: str, episodes: Mapping[UUID, int]) -> set[UUID]:
         if not episodes:
@@ -62,7 +65,7 @@ class PostgresEpisodes(PostgresBatch):
 
 
 def _read_opened(
-    trajectory: UUID, fence: int, task_id: str, payload: Mapping[str, Any], split: str, task_index: int, seed: int,
+    run: int, trajectory: UUID, fence: int, task_id: str, payload: Mapping[str, Any], split: str, task_index: int, seed: int,
     start_version: int, purpose: str, group: UUID | None, seat: int, attempt: int,
 ) -> Opened:  # fmt: skip
     return Opened(
@@ -76,4 +79,5 @@ def _read_opened(
         group=group,
         seat=seat,
         attempt=attempt,
+        run=run,
     )

@@ -30,9 +30,12 @@ class PostgresGrading(PostgresReading):
         return set(jobs) - {row[0] for row in kept}
 
     def grade(self, trajectory: UUID, fence: int, reward: Reward) -> Place:
-        (place,) = self.row(
-            "select agentrl.grade_v1(%s, %s, %s, %s, %s, %s, %s, %s)", (trajectory, fence, *reward_parameters(reward))
+        place, run = self.row(
+            "select place, run from agentrl.grade_v1(%s, %s, %s, %s, %s, %s, %s, %s)",
+            (trajectory, fence, *reward_parameters(reward)),
         )
+        if place == Place.READY:
+            self.notifier.leave(run, "items")
         return Place(place)
 
     def fail_grade(self, trajectory: UUID, fence: int, error: str) -> bool:
@@ -50,4 +53,5 @@ class PostgresGrading(PostgresReading):
             "select import, items, trajectories from agentrl.import_v1(%s, %s, %s, %s, %s, %s, %s, %s)",
             (run, source, *astuple(which)),
         )
+        self.notifier.leave(run, "items")
         return Imported(*row)

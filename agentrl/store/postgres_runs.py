@@ -137,6 +137,7 @@ class PostgresRuns(PostgresConnection):
 
     def request_evaluation(self, run: int, *, version: int, step: int, split: str, n: int) -> Evaluation:
         (evaluation,) = self.row("select agentrl.request_evaluation_v1(%s, %s, %s, %s, %s)", (run, version, step, split, n))
+        self.notifier.leave(run, "evaluation")
         return Evaluation(*self.row(f"{_EVALUATION} where e.id = %s", (evaluation,)))
 
     def pending_evaluation(self, run: int) -> Evaluation | None:

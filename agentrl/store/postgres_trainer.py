@@ -30,6 +30,7 @@ class PostgresTrainer(PostgresRuns, PostgresReading):
             "select fence, branch, step, updates, version, returned, dropped from agentrl.start_trainer_v1(%s, %s, %s, %s)",
             (run, owner, float(lease_s), checkpoint),
         )
+        self.notifier.leave(run, "policy")
         base = None if version is None else self.version(run, version)
         return TrainerStart(fence, branch, step, updates, base, returned, dropped)
 
@@ -91,6 +92,7 @@ class PostgresTrainer(PostgresRuns, PostgresReading):
                     "select agentrl.add_trained_v1(%s, %s, %s, %s, %s, %s, %s, %s)",
                     [(run, branch, step, *arrays) for arrays in trained],
                 )
+        self.notifier.leave(run, "policy")
         return StepResult(step, updates, repeated)
 
     def add_checkpoint(
@@ -108,13 +110,18 @@ class PostgresTrainer(PostgresRuns, PostgresReading):
         row = self.row(
             f"{_VERSION} agentrl.stage_version_v1(%s, %s, %s, %s, %s, %s)", (run, fence, parent, updates, uri, checksum)
         )
+        self.notifier.leave(run, "policy")
         return PolicyVersion(*row)
 
     def publish_version(self, run: int, fence: int, version: int) -> None:
-        self.rows("select agentrl.settle_version_v1(%s, %s, %s, 'published')", (run, fence, version))
+        self._settle_version(run, fence, version, "published")
 
     def fail_version(self, run: int, fence: int, version: int) -> None:
-        self.rows("select agentrl.settle_version_v1(%s, %s, %s, 'failed')", (run, fence, version))
+        self._settle_version(run, fence, version, "failed")
+
+    def _settle_version(self, run: int, fence: int, version: int, status: str) -> None:
+        self.rows("select agentrl.settle_version_v1(%s, %s, %s, %s)", (run, fence, version, status))
+        self.notifier.leave(run, "policy")
 
 
 def _trained_arrays(t: Any) -> tuple[bytes | None, ...]:

@@ -23,7 +23,7 @@ from uuid import UUID
 from agentrl.config.run import RunConfig
 from agentrl.errors import RunFailed
 from agentrl.monitor.log import ProcessLog
-from agentrl.store.contract import Claim, ClaimedItem, RunRow, StepCommit, TrainerStart, TrajectoryStore
+from agentrl.store.contract import Change, Claim, ClaimedItem, RunRow, StepCommit, TrainerStart, TrajectoryStore
 from agentrl.trainer.batch import Batch, build_batch
 from agentrl.trainer.checkpointing import write_checkpoint
 from agentrl.trainer.console import Console
@@ -33,7 +33,7 @@ from agentrl.trainer.publish import Publisher
 from agentrl.trainer.update import UpdateResult, train_on
 from agentrl.types import DropReason, PolicyVersion, StoredTrajectory
 
-POLL_S = 0.05
+STOP_SEEN_S = 0.2
 
 
 @dataclass
@@ -60,6 +60,7 @@ class TrainerLoop:
     _examined: int = 0
     _admissible: int = 0
     _gate_passed: bool = False
+    _items: Event = field(default_factory=Event)
     _ended: float = field(default_factory=time.monotonic)
 
     def __post_init__(self) -> None:
@@ -68,11 +69,15 @@ class TrainerLoop:
 
     def train(self) -> bool:
         """True when the target step was reached, False after a stop. A checkpoint is saved either way."""
-        while self._step < self.config.trainer.steps and not self.stop.is_set():
-            claim, waited = self._claim()
-            if claim is None:
-                break
-            self._train_on(claim, waited)
+        subscription = self.store.subscribe(self.run.id, self._woken)
+        try:
+            while self._step < self.config.trainer.steps and not self.stop.is_set():
+                claim, waited = self._claim()
+                if claim is None:
+                    break
+                self._train_on(claim, waited)
+        finally:
+            subscription.close()
         if self._step != self._checkpointed and self._step > 0:
             self._checkpoint()
         return self._step >= self.config.trainer.steps
@@ -94,8 +99,20 @@ class TrainerLoop:
                     "or failed. `agentrl db query dropped_by_reason` says why."
                 )
             self.console.waiting(claim, time.monotonic() - began)
-            self.stop.wait(POLL_S)
+            self._wait()
         return None, time.monotonic() - began
+
+    def _woken(self, change: Change) -> None:
+        if change == "items":
+            self._items.set()
+
+    def _wait(self) -> None:
+        """Until items became ready, for ``poll_seconds`` at most; a stop is seen soon."""
+        deadline = time.monotonic() + self.config.store.poll_seconds
+        while not self.stop.is_set() and time.monotonic() < deadline:
+            if self._items.wait(STOP_SEEN_S):
+                break
+        self._items.clear()
 
     def _train_on(self, claim: Claim, waited: float) -> None:
         began = time.monotonic()

@@ -54,38 +54,39 @@ $$;
 -- Writes the verdict of a job and moves the trajectory on. Repeating it under the same fence gives the first result.
 create or replace function agentrl.grade_v1(
   trajectory_ uuid, fence_ bigint, value_ float8, success_ boolean, grader_ text, grader_version_ text, detail_ text,
-  duration_s_ float8) returns text language plpgsql as $$
+  duration_s_ float8, out place text, out run bigint) language plpgsql as $$
 declare
   j agentrl.grade_job := agentrl.take_grade_v1(trajectory_, fence_);
-  t agentrl.trajectory;
-  worker_ text;
 begin
   if j.trajectory is null then
-    if exists (select 1 from agentrl.event where trajectory = trajectory_ and from_place = 'grade_job' and fence = fence_
-               and to_place <> 'dropped') then
-      return (select place from agentrl.trajectory_state where trajectory = trajectory_ limit 1);
+    if not exists (select 1 from agentrl.event e where e.trajectory = trajectory_ and e.from_place = 'grade_job'
+                   and e.fence = fence_ and e.to_place <> 'dropped') then
+      perform agentrl.fail_v1('AR001', format('the grade job of trajectory %s is no longer held under fence %s: drop this verdict',
+                                              trajectory_, fence_));
     end if;
-    perform agentrl.fail_v1('AR001', format('the grade job of trajectory %s is no longer held under fence %s: drop this verdict',
-                                            trajectory_, fence_));
+    select s.place, s.run into place, run from agentrl.trajectory t
+    join agentrl.trajectory_state s on s.run = t.run and s.trajectory = t.id where t.id = trajectory_;
+    return;
   end if;
-  worker_ := j.worker;
+  run := j.run;
   perform agentrl.add_reward_v1(j.run, trajectory_, value_, success_, grader_, grader_version_, detail_, duration_s_);
-  if j.purpose = 'eval' then
-    select * into t from agentrl.trajectory where run = j.run and start_version = j.start_version and id = trajectory_;
-    perform agentrl.note_v1(j.run, trajectory_, 'grade_job', 'evaluated', fence_, worker_, 'graded');
+  place := case when j.purpose = 'eval' then 'evaluated' when j.grp is null then 'ready' else 'graded' end;
+  perform agentrl.note_v1(j.run, trajectory_, 'grade_job', case place when 'evaluated' then place else 'graded' end, fence_, j.worker,
+                          'graded');
+  if place = 'evaluated' then
     insert into agentrl.evaluated (run, trajectory, start_version, evaluation)
-    values (j.run, trajectory_, j.start_version, t.evaluation);
-    return 'evaluated';
-  end if;
-  perform agentrl.note_v1(j.run, trajectory_, 'grade_job', 'graded', fence_, worker_, 'graded');
-  if j.grp is null then
+    select t.run, t.id, t.start_version, t.evaluation from agentrl.trajectory t
+    where t.run = j.run and t.start_version = j.start_version and t.id = trajectory_;
+  elsif place = 'ready' then
     perform agentrl.to_ready_v1(j.run, trajectory_, array[trajectory_], array[j.start_version], 0, clock_timestamp(), 'graded',
-                                fence_, worker_, 'no group to wait for');
-    return 'ready';
+                                fence_, j.worker, 'no group to wait for');
+  else
+    insert into agentrl.graded (trajectory, run, start_version, grp) values (trajectory_, j.run, j.start_version, j.grp);
+    perform agentrl.settle_group_v1(j.run, j.grp, fence_, j.worker);
+    if not exists (select 1 from agentrl.graded g where g.trajectory = trajectory_) then
+      place := 'ready';
+    end if;
   end if;
-  insert into agentrl.graded (trajectory, run, start_version, grp) values (trajectory_, j.run, j.start_version, j.grp);
-  perform agentrl.settle_group_v1(j.run, j.grp, fence_, worker_);
-  return case when exists (select 1 from agentrl.graded where trajectory = trajectory_) then 'graded' else 'ready' end;
 end $$;
 
 -- Gives a job back after a failure of the grader; after max_attempts the trajectory is dropped as ungraded. True while it will be
