@@ -262,7 +262,7 @@ class PostgresWorld(World):
 
     def advance(self, bench: Bench, seconds: float) -> None:
         columns = {
-            "live": ("lease_until",), "grade_job": ("lease_until",), "lease": ("lease_until", "oldest_start"),
+            "live": ("lease_until",), "grade_job": ("lease_until",), "lease": ("lease_until", "oldest_start", "ready_at"),
             "ready": ("oldest_start", "at"), "reap": ("at",), "trajectory": ("started_at",), "grp": ("created_at",),
         }  # fmt: skip
         with self.store.transaction() as connection:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 import uuid
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,8 +14,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from store_bench import CANCELLED, FAILED, LINEAGE, Bench, PostgresWorld, World, graded, keys, segment
 
 from agentrl.errors import AgentRLError
-from agentrl.store.contract import StepCommit
-from agentrl.types import DropReason, EpisodeEnd, Opened, Outcome, Termination
+from agentrl.store.contract import ImportFilter, StepCommit
+from agentrl.types import DropReason, EpisodeEnd, Opened, Outcome, Reward, Termination
 
 UNGRADED = EpisodeEnd(1, Termination.TRUNCATED_TURNS, Outcome.POLICY_ENDED)
 ENDS = [
@@ -38,20 +40,29 @@ class Pair(RuleBasedStateMachine):
 
     @initialize(
         group=st.sampled_from([1, 2]), bound=st.sampled_from([0, 1, 2, None]), end=st.sampled_from([None, 3]),
-        attempts=st.integers(1, 3), age=st.sampled_from([None, 301.0]),
+        attempts=st.integers(1, 3), age=st.sampled_from([None, 301.0]), deadline=st.sampled_from([None, 201.0]),
+        long=st.sampled_from([None, 12]),
     )  # fmt: skip
-    def start(self, group: int, bound: int | None, end: int | None, attempts: int, age: float | None) -> None:
+    def start(
+        self, group: int, bound: int | None, end: int | None, attempts: int, age: float | None, deadline: float | None,
+        long: int | None,
+    ) -> None:  # fmt: skip
         self.worlds: list[World] = [World(), self.postgres]
         spec: dict[str, Any] = {
             "group_size": group, "lag_bound": bound, "target_steps": end, "max_attempts": attempts, "max_age_s": age,
             "batch_min": 2, "batch_max": 2 if bound == 0 else 4, "max_running": 6, "max_lease_attempts": 2, "lease_s": 61.0,
+            "group_deadline_s": deadline, "long_tokens": long, "long_share": 0.5, "long_wait_s": 51.0,
         }  # fmt: skip
+        reuse: dict[str, Any] = {"group_size": group, "lag_bound": None, "batch_min": 2, "batch_max": 4, "environment": "other"}
+        self.consumers: list[Bench] = [w.bench(n_tasks=0, **reuse) for w in self.worlds]
+        self.jobs: list[list[Any]] = [[], []]
         self.benches: list[Bench] = [w.bench(n_tasks=3, **spec) for w in self.worlds]
         self.episodes: list[list[Opened]] = [[], []]
         self.known: list[dict[uuid.UUID, int]] = [{}, {}]
         self.claims: list[Any] = [None, None]
         self.checkpoints: list[list[int]] = [[], []]
         self.owners = 0
+        self.ticked_at = time.monotonic()
 
     def both(self, call: Any) -> list[Any]:
         """Call on each side; results or error types must be equal after ids became positions."""
@@ -76,8 +87,11 @@ class Pair(RuleBasedStateMachine):
         return value
 
     def tick(self, seconds: float = 2.0) -> None:
+        """Time moves on both sides; what really passed meanwhile is taken back, so that a slow machine changes nothing."""
+        now = time.monotonic()
+        passed, self.ticked_at = now - self.ticked_at, now
         for world, bench in zip(self.worlds, self.benches, strict=True):
-            world.advance(bench, seconds)
+            world.advance(bench, seconds if world.kind == "memory" else seconds - passed)
 
     @rule(n=st.integers(1, 5), behind=st.booleans())
     def open(self, n: int, behind: bool) -> None:
@@ -91,13 +105,16 @@ class Pair(RuleBasedStateMachine):
             if isinstance(result, tuple):
                 self.episodes[side] += result[1]
 
-    @rule(pick=st.integers(0, 40), index=st.sampled_from([0, 0, 0, 1]), back=st.integers(0, 2), text=st.sampled_from("ab"))
-    def write(self, pick: int, index: int, back: int, text: str) -> None:
+    @rule(
+        pick=st.integers(0, 40), index=st.sampled_from([0, 0, 0, 1]), back=st.integers(0, 2), text=st.sampled_from("ab"),
+        size=st.sampled_from([3, 3, 9]),
+    )  # fmt: skip
+    def write(self, pick: int, index: int, back: int, text: str, size: int = 3) -> None:
         if self.episodes[0]:
             self.both(
                 lambda side, bench: bench.store.write_segment(
                     self.episodes[side][pick % len(self.episodes[side])],
-                    segment(index, max(0, bench.version - back), action_text=text),
+                    segment(index, max(0, bench.version - back), size, action_text=text),
                 )
             )
 
@@ -107,8 +124,9 @@ class Pair(RuleBasedStateMachine):
             at = -1 - pick % min(4, len(self.episodes[0])) if newest else pick % len(self.episodes[0])
             self.both(lambda side, bench: bench.store.complete(self.episodes[side][at], end))
 
-    @rule()
-    def finish_all(self) -> None:
+    @rule(judged=st.booleans())
+    def finish_all(self, judged: bool = False) -> None:
+        """Every open episode ends, with its verdict or waiting for one of a reward worker."""
         for at in range(len(self.episodes[0]))[-10:]:
 
             def call(side: int, bench: Bench, at: int = at) -> Any:
@@ -117,7 +135,8 @@ class Pair(RuleBasedStateMachine):
                     return "gone"
                 if not bench.store.trajectory(episode.trajectory).segments:
                     bench.store.write_segment(episode, segment(0, bench.version))
-                return bench.store.complete(episode, graded(len(bench.store.trajectory(episode.trajectory).segments)))
+                end = graded(len(bench.store.trajectory(episode.trajectory).segments))
+                return bench.store.complete(episode, replace(end, reward=None) if judged else end)
 
             self.both(call)
 
@@ -159,6 +178,59 @@ class Pair(RuleBasedStateMachine):
             return result.step, result.updates, result.repeated
 
         self.both(call)
+
+    @rule(n=st.integers(1, 4), wait=st.sampled_from([2.0, 2.0, 70.0]))
+    def claim_grades(self, n: int, wait: float) -> None:
+        self.tick(wait)
+
+        def call(side: int, bench: Bench) -> Any:
+            found = bench.store.claim_grades(bench.run, worker="judge", n=n, lease_s=61.0)
+            self.jobs[side] += found
+            return [(j.trajectory.id, j.attempt) for j in found]
+
+        self.both(call)
+
+    @precondition(lambda self: self.jobs[0])
+    @rule(pick=st.integers(0, 40), fails=st.booleans(), renew=st.booleans(), value=st.sampled_from([0.0, 1.0]))
+    def verdict(self, pick: int, fails: bool, renew: bool, value: float) -> None:
+        def call(side: int, bench: Bench) -> Any:
+            job = self.jobs[side][pick % len(self.jobs[side])]
+            identity = job.trajectory.id
+            lost = sorted(self.plain(side, t) for t in bench.store.renew_grades({identity: job.fence})) if renew else None
+            if fails:
+                return lost, bench.store.fail_grade(identity, job.fence, "the judge failed")
+            return lost, bench.store.grade(identity, job.fence, Reward(value, value > 0, "judge"))
+
+        self.both(call)
+
+    @precondition(lambda self: self.episodes[0])
+    @rule(pick=st.integers(0, 40), value=st.sampled_from([0.0, 0.5]))
+    def regrade(self, pick: int, value: float) -> None:
+        def call(side: int, bench: Bench) -> Any:
+            identity = self.episodes[side][pick % len(self.episodes[side])].trajectory
+            bench.store.regrade(identity, Reward(value, None, "judge", "2"))
+            return bench.store.trajectory(identity).reward.value
+
+        self.both(call)
+
+    @rule(low=st.sampled_from([None, 0.5]), limit=st.sampled_from([None, 1]), step=st.sampled_from([None, 1]))
+    def reuse(self, low: float | None, limit: int | None, step: int | None) -> None:
+        """Another run takes what this one has made, and trains a step on it."""
+        self.tick()
+
+        def call(side: int, bench: Bench) -> Any:
+            consumer = self.consumers[side]
+            which = ImportFilter(limit=limit, min_reward=low, first_step=step)
+            taken = consumer.store.import_trajectories(consumer.run, bench.run, which)
+            claim = consumer.claim()
+            if claim.items:
+                consumer.commit(claim.items)
+            return taken.items, taken.trajectories, [t.id for i in claim.items for t in i.trajectories], claim.waiting
+
+        self.both(call)
+        left, right = (c.store.conservation(c.run) for c in self.consumers)
+        assert left == right
+        assert left.holds
 
     @rule(publish=st.booleans(), lose=st.booleans(), checkpoint=st.booleans(), renew=st.booleans(), end=st.sampled_from(ENDS))
     def step(self, publish: bool, lose: bool, checkpoint: bool, renew: bool, end: EpisodeEnd) -> None:
