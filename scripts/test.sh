@@ -23,5 +23,16 @@ if [ "$(id -u)" = 0 ]; then
     export AGENTRL_TEST_DOCKER
     AGENTRL_TEST_DOCKER=$("$scripts/start-docker.sh" "$folder" | sed 's/^export DOCKER_HOST=//')
 fi
-# Two processes: one makes whole runs, the other does all the rest meanwhile.
-"$bin/python" -m pytest -n 2 --dist loadgroup "$@"
+if [ $# -gt 0 ]; then
+    "$bin/python" -m pytest "$@"
+    exit
+fi
+# Whole runs in one process and all the rest in another, since each waits half of its time.
+"$bin/python" -m pytest tests/end_to_end tests/chaos >"$folder/whole-runs.log" 2>&1 &
+whole_runs=$!
+status=0
+"$bin/python" -m pytest tests/unit tests/contract || status=$?
+echo "whole runs of the command line:"
+wait "$whole_runs" || status=$?
+cat "$folder/whole-runs.log"
+exit "$status"

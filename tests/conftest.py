@@ -13,13 +13,6 @@ import pytest
 from tests.command_line import CommandLine
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What shares a session's fixtures runs in one process: a file, and all tests of whole runs together."""
-    for item in items:
-        whole_runs = {"chaos", "end_to_end"} & set(item.path.parts)
-        item.add_marker(pytest.mark.xdist_group("whole runs" if whole_runs else str(item.path)))
-
-
 @pytest.fixture(scope="session")
 def command_line() -> Iterator[CommandLine]:
     # Not pytest's own folder: that is closed to the user that the database runs as.
