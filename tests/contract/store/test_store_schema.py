@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 
 import numpy as np
+import psycopg
 import pytest
 from store_bench import FAILED, LINEAGE, PostgresWorld, World, graded, segment
 
@@ -114,6 +116,26 @@ def test_events__one_chain_per_trajectory(postgres: PostgresWorld) -> None:
         (bench.run,),
     )
     assert astray == []
+
+
+@pytest.mark.parametrize(
+    ("left", "came_to"),
+    [("consumed", "dropped"), ("ready", "consumed"), ("evaluated", "ready"), (None, "lease"), ("lease", "live")],
+)
+def test_illegal_move__is_an_error_of_the_database(postgres: PostgresWorld, left: str | None, came_to: str) -> None:
+    bench = postgres.bench(started=False)
+    with pytest.raises(psycopg.errors.CheckViolation, match="event_is_a_legal_move"):
+        postgres.store.rows(
+            "insert into agentrl.event (run, trajectory, from_place, to_place, actor, why) values (%s, %s, %s, %s, 'a', 'b')",
+            (bench.run, uuid.uuid4(), left, came_to),
+        )
+
+
+def test_keys__sort_by_time(postgres: PostgresWorld) -> None:
+    keys = [postgres.store.row("select agentrl.new_id_v1()")[0] for _ in range(20) if time.sleep(0.002) is None]
+    assert keys == sorted(keys)
+    assert {k.version for k in keys} == {7}
+    assert abs((keys[0].int >> 80) / 1000 - time.time()) < 3600
 
 
 def test_partitions__belong_to_one_run_and_exist_ahead(postgres: PostgresWorld) -> None:
