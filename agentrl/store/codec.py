@@ -36,6 +36,7 @@ from agentrl.types import (
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 _INT32 = np.dtype("<i4")
 _FLOAT32 = np.dtype("<f4")
+_FINISH_REASONS: Mapping[str | None, FinishReason | None] = {None: None} | {f.value: f for f in FinishReason}
 _STRICT = json.JSONEncoder(allow_nan=False, ensure_ascii=False)  # json.dumps builds a new one on each call
 
 
@@ -197,7 +198,8 @@ def read_segment(row: Sequence[Any]) -> Segment:
     if token_versions is not None:
         versions = np.frombuffer(token_versions, _INT32)
     else:
-        versions = np.full(n_act, version or 0, np.int32)
+        versions = np.empty(n_act, np.int32)
+        versions.fill(version or 0)
     raws = tool_raw if tool_raw is not None else [None] * len(results)
     return Segment(
         index=seg,
@@ -207,12 +209,12 @@ def read_segment(row: Sequence[Any]) -> Segment:
         versions=versions,
         loss_mask=None if mask is None else np.frombuffer(mask, np.uint8),
         context=context,
-        finish_reason=None if finish is None else FinishReason(finish),
+        finish_reason=_FINISH_REASONS[finish],
         observation_text=observation_text,
         action_text=action_text,
         action_raw=action_raw,
-        tool_calls=tuple(ToolCall(**c) for c in calls),
-        tool_results=tuple(ToolResult(**r, raw=raw) for r, raw in zip(results, raws, strict=True)),
+        tool_calls=tuple([ToolCall(**c) for c in calls]) if calls else (),
+        tool_results=tuple([ToolResult(**r, raw=raw) for r, raw in zip(results, raws, strict=True)]) if results else (),
         reward=reward,
         timings=Timings(queue_s, generate_s, tool_s),
     )
