@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import shutil
 import sys
 import time
 from collections.abc import Sequence
@@ -40,6 +41,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     unknown = [name for name in given.names if name not in MEASUREMENTS]
     if unknown:
         parser.error(f"no measurement called {', '.join(unknown)}; there are {', '.join(MEASUREMENTS)}")
+    if shutil.which(given.peers_python) is None:
+        parser.error(f"--peers-python {given.peers_python}: no such program")
     print(f"Machine: {machine()}")
     rows: list[Row] = []
     with server(given.url) as url:

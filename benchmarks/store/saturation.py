@@ -28,7 +28,7 @@ def segments(context: Context) -> list[Row]:
         setup = {"url": url, "run": Run(store).id, "version": 0}
         store.close()
         for threads in (1, 16):
-            with children(context.size(16, 2), "writer", threads=threads, **setup) as started:
+            with children(context.size(16, 1), "writer", threads=threads, **setup) as started:
                 rates = {n: rate(started[:n], threads, context.size(3, 1)) for n in (1, 2, 4, 8, 16) if n <= len(started)}
             what = "a commit each" if threads == 1 else f"{threads} episodes a connection sharing transactions"
             best = max(rates.values())
@@ -49,7 +49,7 @@ def claims(context: Context) -> list[Row]:
     each, polls = context.size(10, 1), context.size(2000, 50)
     claimed: dict[int, float] = {}
     polled: dict[int, float] = {}
-    with database(context.server) as url, children(context.size(8, 2), "trainer", url=url) as started:
+    with database(context.server) as url, children(context.size(8, 1), "trainer", url=url) as started:
         for n in (1, 2, 4, 8):
             if n > len(started):
                 break
