@@ -36,14 +36,22 @@ from agentrl.types import (
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 _INT32 = np.dtype("<i4")
 _FLOAT32 = np.dtype("<f4")
+_FINISH_REASONS: Mapping[str | None, FinishReason | None] = {None: None} | {f.value: f for f in FinishReason}
 _STRICT = json.JSONEncoder(allow_nan=False, ensure_ascii=False)  # json.dumps builds a new one on each call
 
 
 def array_bytes(array: np.ndarray, dtype: np.dtype[Any], field: str) -> bytes:
     """A one-dimensional array as a little-endian buffer; `BadValue` when its shape or kind does not fit."""
-    if array.ndim != 1 or (array.dtype != dtype and not np.can_cast(array.dtype, dtype, "same_kind")):
+    return _fitting(array, dtype, field).tobytes()
+
+
+def _fitting(array: np.ndarray, dtype: np.dtype[Any], field: str) -> np.ndarray:
+    """The same values as a contiguous array of ``dtype``; the same object when it is one."""
+    if array.dtype == dtype and array.ndim == 1 and array.flags.c_contiguous:
+        return array
+    if array.ndim != 1 or not np.can_cast(array.dtype, dtype, "same_kind"):
         raise BadValue(f"{field} must be one-dimensional {dtype.name}, got {array.dtype} of shape {array.shape}")
-    return array.astype(dtype, copy=False).tobytes()
+    return np.ascontiguousarray(array, dtype)
 
 
 def float_bytes(array: np.ndarray | None, length: int | None, field: str) -> bytes | None:
@@ -133,7 +141,7 @@ def segment_parameters(s: Segment) -> tuple[Any, ...]:
             f"segment {s.index}: action has {n_act} tokens, logprobs {len(s.logprobs)}, versions {len(s.versions)}, "
             f"loss_mask {'none' if s.loss_mask is None else len(s.loss_mask)}"
         )
-    ids = array_bytes(s.observation, _INT32, "observation") + array_bytes(s.action, _INT32, "action")
+    ids = b"".join((_fitting(s.observation, _INT32, "observation").data, _fitting(s.action, _INT32, "action").data))
     logprobs = float_bytes(s.logprobs, n_act, "logprobs")
     versions = array_bytes(s.versions, _INT32, "versions")
     version = int(s.versions[0]) if n_act else None
@@ -157,16 +165,18 @@ def segment_parameters(s: Segment) -> tuple[Any, ...]:
         exact = json.dumps([s.observation_text, s.action_text, calls, results]).encode()
     tool_raw = [r.raw for r in s.tool_results] if any(r.raw is not None for r in s.tool_results) else None
     finish = s.finish_reason.value if s.finish_reason is not None else None
-    digest = hashlib.blake2b(ids, digest_size=16)
-    for part in (logprobs, versions, mask, exact, s.action_raw, *(tool_raw or ())):
-        digest.update(b"-" if part is None else b"%d:" % len(part) + part)
-    digest.update(
-        "\x1f".join(
-            (str(n_obs), str(s.context), str(finish), repr(reward), observation_text, action_text, calls_json, results_json)
-        ).encode()
-    )
+    parts = (
+        ids, logprobs, token_versions, mask, exact, s.action_raw, observation_text.encode(), action_text.encode(),
+        calls_json.encode(), results_json.encode(), *(tool_raw or ()),
+    )  # fmt: skip
+    # Numbers and lengths first, so that no two contents give the same bytes.
+    head = (n_obs, int(s.context), version, finish, reward, *(None if part is None else len(part) for part in parts))
+    content = hashlib.sha256(repr(head).encode())
+    for part in parts:
+        if part:
+            content.update(part)
     return (
-        s.index, digest.digest(), s.context, version, token_versions, n_obs, n_act, ids, logprobs, mask, finish,
+        s.index, content.digest()[:16], s.context, version, token_versions, n_obs, n_act, ids, logprobs, mask, finish,
         observation_text, action_text, s.action_raw, calls_json, results_json, tool_raw, exact, reward,
         float(s.timings.queue_s), float(s.timings.generate_s), float(s.timings.tool_s),
     )  # fmt: skip
@@ -188,7 +198,8 @@ def read_segment(row: Sequence[Any]) -> Segment:
     if token_versions is not None:
         versions = np.frombuffer(token_versions, _INT32)
     else:
-        versions = np.full(n_act, version or 0, np.int32)
+        versions = np.empty(n_act, np.int32)
+        versions.fill(version or 0)
     raws = tool_raw if tool_raw is not None else [None] * len(results)
     return Segment(
         index=seg,
@@ -198,12 +209,12 @@ def read_segment(row: Sequence[Any]) -> Segment:
         versions=versions,
         loss_mask=None if mask is None else np.frombuffer(mask, np.uint8),
         context=context,
-        finish_reason=None if finish is None else FinishReason(finish),
+        finish_reason=_FINISH_REASONS[finish],
         observation_text=observation_text,
         action_text=action_text,
         action_raw=action_raw,
-        tool_calls=tuple(ToolCall(**c) for c in calls),
-        tool_results=tuple(ToolResult(**r, raw=raw) for r, raw in zip(results, raws, strict=True)),
+        tool_calls=tuple([ToolCall(**c) for c in calls]) if calls else (),
+        tool_results=tuple([ToolResult(**r, raw=raw) for r, raw in zip(results, raws, strict=True)]) if results else (),
         reward=reward,
         timings=Timings(queue_s, generate_s, tool_s),
     )

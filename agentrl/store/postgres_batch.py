@@ -11,16 +11,16 @@ flush of the log. Invariants:
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
-from operator import attrgetter
 from threading import Lock
 from typing import Any
 
 import psycopg
 
 from agentrl.errors import AgentRLError, UnknownOutcome
+from agentrl.store.arrays import Function, one_statement
 from agentrl.store.postgres_connection import PostgresConnection
 
 MAX_SHARED = 64
@@ -37,7 +37,7 @@ def _taken_lock() -> Lock:
 class _Call:
     """One call of a function that returns one value; ``wake`` is released when it is done or has to lead."""
 
-    statement: str
+    function: Function
     parameters: Sequence[Any]
     wake: Lock = field(default_factory=_taken_lock)
     done: bool = False
@@ -55,9 +55,9 @@ class PostgresBatch(PostgresConnection):
         self._led = False
         self._had_company = False
 
-    def shared(self, statement: str, parameters: Sequence[Any]) -> Any:
+    def shared(self, function: Function, parameters: Sequence[Any]) -> Any:
         """The value of a call that may share its transaction with others; only for calls that lock rows of one episode."""
-        call = _Call(statement, parameters)
+        call = _Call(function, parameters)
         with self._queue:
             self._waiting.append(call)
             leads, self._led = not self._led, True
@@ -78,7 +78,7 @@ class PostgresBatch(PostgresConnection):
             del self._waiting[:MAX_SHARED]
         self._had_company = len(batch) > 1
         try:
-            self._make(sorted(batch, key=attrgetter("statement")))
+            self._make(sorted(batch, key=_statement))
         finally:
             with self._queue:
                 heir = self._waiting[0] if self._waiting else None
@@ -96,7 +96,7 @@ class PostgresBatch(PostgresConnection):
             return
         for call in batch:
             try:
-                (call.value,) = self.row(call.statement, call.parameters)
+                (call.value,) = self.row(call.function.one, call.parameters)
             except (AgentRLError, psycopg.Error) as e:
                 call.error = e
             call.done = True
@@ -104,12 +104,7 @@ class PostgresBatch(PostgresConnection):
     def _make_together(self, batch: Sequence[_Call]) -> bool:
         """False when nothing happened and each call has to be made alone."""
         try:
-            with self.transaction() as connection:
-                values = [
-                    v
-                    for statement, calls in groupby(batch, attrgetter("statement"))
-                    for v in _run(connection, statement, calls)
-                ]
+            values = self.together([(c.function, c.parameters) for c in batch])
         except UnknownOutcome as e:
             for call in batch:
                 call.error, call.done = UnknownOutcome(*e.args), True
@@ -120,9 +115,19 @@ class PostgresBatch(PostgresConnection):
             call.value, call.done = value, True
         return True
 
+    def together(self, calls: Sequence[tuple[Function, Sequence[Any]]]) -> list[Any]:
+        """The values of calls made in one transaction, in their order; one statement where that is possible."""
+        groups = [(f, [parameters for _, parameters in g]) for f, g in groupby(calls, lambda call: call[0])]
+        if (statement := one_statement(groups)) is not None:
+            return [value for values in self.row(*statement) for value in values]
+        with self.transaction() as connection:
+            cursor = connection.cursor(binary=True)
+            values = []
+            for function, group in groups:
+                cursor.executemany(function.one.encode(), group, returning=True)
+                values += [row[0] for result in cursor.results() for row in result]
+        return values
 
-def _run(connection: psycopg.Connection, statement: str, calls: Iterable[_Call]) -> Iterator[Any]:
-    cursor = connection.cursor(binary=True)
-    cursor.executemany(statement.encode(), [call.parameters for call in calls], returning=True)
-    for result in cursor.results():
-        yield from (row[0] for row in result)
+
+def _statement(call: _Call) -> str:
+    return call.function.one

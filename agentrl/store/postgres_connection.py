@@ -10,12 +10,14 @@ connection and parameters travel in binary; Python ints are always int8, so that
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import psycopg
 import sqlalchemy
+from psycopg.types.json import set_json_loads
 from psycopg.types.numeric import Int8BinaryDumper
 from psycopg.types.string import StrBinaryDumper
 from sqlalchemy.engine import URL, make_url
@@ -33,6 +35,7 @@ from agentrl.errors import (
     UnknownVersion,
     UsageError,
 )
+from agentrl.store.arrays import register_arrays
 from agentrl.store.contract import Change
 from agentrl.store.schema_setup import ensure_schema
 from agentrl.store.wakeup import Notifier, Subscription
@@ -167,7 +170,13 @@ def _prepare_connection(connection: Any, _record: Any) -> None:
     driver.prepared_max = 200
     driver.adapters.register_dumper(int, Int8BinaryDumper)
     driver.adapters.register_dumper(str, StrBinaryDumper)
+    register_arrays(driver)
+    set_json_loads(_load_json, driver)
     driver.execute("set jit = off")
+
+
+def _load_json(text: str | bytes) -> Any:
+    return [] if text == b"[]" else json.loads(text)  # a turn without tool calls has two of them
 
 
 def _first_line(error: Exception) -> str:

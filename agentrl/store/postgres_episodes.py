@@ -6,13 +6,20 @@ from collections.abc import Mapping
 from typing import Any
 from uuid import UUID
 
+from agentrl.store.arrays import Function
 from agentrl.store.codec import end_parameters, lineage_json, segment_parameters
 from agentrl.store.contract import OpenResult
 from agentrl.store.postgres_batch import PostgresBatch
 from agentrl.types import EpisodeEnd, Lineage, Opened, Place, Purpose, Segment, Task
 
-_WRITE = f"select agentrl.write_segment_v1({', '.join(['%s'] * 24)})"
-_COMPLETE = f"select agentrl.complete_v1({', '.join(['%s'] * 13)})"
+WRITE_SEGMENT = Function(
+    "agentrl.write_segment_v1", "uuid", "bigint", "bigint", "bytea", "bigint", "bigint", "bytea", "bigint", "bigint", "bytea",
+    "bytea", "bytea", "text", "text", "text", "bytea", "text", "text", "bytea[]", "bytea", *["double precision"] * 4,
+)  # fmt: skip
+COMPLETE = Function(
+    "agentrl.complete_v1", "uuid", "bigint", "bigint", "text", "text", "text", "boolean", "double precision", "boolean", "text",
+    "text", "text", "double precision",
+)  # fmt: skip
 _OPENED = (
     "select trajectory, fence, task_id, payload, split, task_index, seed, start_version, purpose, grp, seat, attempt"
     " from agentrl.opened_v1(%s, %s, %s::uuid[])"
@@ -44,13 +51,13 @@ class PostgresEpisodes(PostgresBatch):
         return OpenResult([_read_opened(run, *row) for row in self.rows(_OPENED, (run, start_version, ids))])
 
     def write_segment(self, episode: Opened, segment: Segment) -> bool:
-        stored: bool = self.shared(_WRITE, (episode.trajectory, episode.fence, *segment_parameters(segment)))
+        stored: bool = self.shared(WRITE_SEGMENT, (episode.trajectory, episode.fence, *segment_parameters(segment)))
         return stored
 
     def complete(self, episode: Opened, end: EpisodeEnd) -> Place:
-        call = (_COMPLETE, (episode.trajectory, episode.fence, *end_parameters(end)))
+        parameters = (episode.trajectory, episode.fence, *end_parameters(end))
         # The end of a group member locks its group, so sharing a transaction could make two workers wait for each other.
-        place = Place(self.shared(*call) if episode.group is None else self.row(*call)[0])
+        place = Place(self.shared(COMPLETE, parameters) if episode.group is None else self.row(COMPLETE.one, parameters)[0])
         if place is Place.READY:
             self.notifier.leave(episode.run, "items")
         return place

@@ -24,10 +24,10 @@ _TRAJECTORIES = f"""
   order by m.n
 """
 _SEGMENTS = f"""
-  select s.trajectory, {SEGMENT_COLUMNS}
-  from unnest(%s::uuid[], %s::bigint[]) m (id, start_version)
+  select m.n, {SEGMENT_COLUMNS}
+  from unnest(%s::uuid[], %s::bigint[]) with ordinality m (id, start_version, n)
   join agentrl.segment s on s.run = %s and s.start_version = m.start_version and s.trajectory = m.id
-  order by s.trajectory, s.seg
+  order by m.n, s.seg
 """
 
 
@@ -44,10 +44,11 @@ class PostgresReading(PostgresConnection):
     def trajectories(self, run: int, ids: Sequence[UUID], start_versions: Sequence[int]) -> Mapping[UUID, StoredTrajectory]:
         """Many trajectories with their segments, in two queries."""
         keys = (list(ids), list(start_versions), run)
-        segments: dict[UUID, list[Segment]] = {}
-        for trajectory, *columns in self.rows(_SEGMENTS, keys):
-            segments.setdefault(trajectory, []).append(read_segment(columns))
-        return {row[0]: _read_trajectory(row, segments.get(row[0], [])) for row in self.rows(_TRAJECTORIES, keys)}
+        segments: list[list[Segment]] = [[] for _ in ids]
+        for row in self.rows(_SEGMENTS, keys):
+            segments[row[0] - 1].append(read_segment(row[1:]))
+        listed = dict(zip(ids, segments, strict=True))
+        return {row[0]: _read_trajectory(row, listed[row[0]]) for row in self.rows(_TRAJECTORIES, keys)}
 
     def query(self, name: str, **parameters: Any) -> QueryResult:
         statement, values = bind(saved_query(name), parameters)

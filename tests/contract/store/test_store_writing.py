@@ -8,9 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from store_bench import World, graded, segment
+from store_bench import PostgresWorld, World, graded, segment
 
 from agentrl.errors import BadValue, Fenced, IllegalMove, IncompleteTrajectory, SegmentConflict, SegmentGap, UnknownVersion
+from agentrl.store.codec import end_parameters, segment_parameters
+from agentrl.store.postgres_episodes import COMPLETE, WRITE_SEGMENT
 from agentrl.types import (
     EpisodeEnd,
     FinishReason,
@@ -230,3 +232,18 @@ def test_completion_bad_value__named_and_episode_stays(world: World, end: Episod
     with pytest.raises(BadValue, match=field):
         world.store.complete(episode, end)
     assert bench.place(Place.LIVE) == 1
+
+
+@pytest.mark.parametrize("raw", [None, b"\x00raw"])
+def test_calls_made_together__are_one_transaction(postgres: PostgresWorld, raw: bytes | None) -> None:
+    bench = postgres.bench()
+    (episode,) = bench.open(1)
+    key = (episode.trajectory, episode.fence)
+    turns = [segment(i, tool_results=(ToolResult("t", "text", raw=raw),)) for i in range(3)]
+    calls = [(WRITE_SEGMENT, (*key, *segment_parameters(s))) for s in turns]
+    with pytest.raises(IncompleteTrajectory):
+        postgres.store.together([*calls, (COMPLETE, (*key, *end_parameters(graded(4))))])
+    assert postgres.store.trajectory(episode.trajectory).segments == []
+    done = postgres.store.together([*calls, calls[0], (COMPLETE, (*key, *end_parameters(graded(3))))])
+    assert done == [True, True, True, False, "ready"]
+    assert [s.tool_results[0].raw for s in postgres.store.trajectory(episode.trajectory).segments] == [raw] * 3
