@@ -17,7 +17,7 @@ def test_saved_queries__each_has_a_purpose_of_one_sentence() -> None:
     for query in saved_queries().values():
         assert query.purpose.endswith(".")
         assert query.purpose[0].isupper()
-        assert set(query.parameters) <= {"run", "trajectory"}
+        assert set(query.parameters) <= {"run", "trajectory", "limit"}
         assert not query.sql.rstrip().endswith(";")
 
 
