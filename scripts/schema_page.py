@@ -1,6 +1,6 @@
 """Writes docs/reference/schema.md from the comments in a database: `python scripts/schema_page.py [URL]`.
 
-Without a URL the schema is made in a server of its own, which is removed afterwards. The groups are those of the schema's files.
+Without a URL the schema is made in a server of its own, which is removed afterwards. The groups are the schema's files.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ _TITLES = {
 }
 _INTRODUCTION = """# Schema
 
-Made from the comments in the database by `scripts/schema_page.py`; `\\d+ agentrl.NAME` in psql shows the same. All objects are in the
-schema `agentrl`. Times are `timestamptz`, durations in seconds end in `_s`, ids of trajectories sort by time. Names of tables, views
-and columns are public API; functions that are not on this page belong to the library.
+Made from the comments in the database by `scripts/schema_page.py`; `\\d+ agentrl.NAME` in psql shows the same. All objects
+are in the schema `agentrl`. Times are `timestamptz`, durations in seconds end in `_s`, ids of trajectories sort by time. Names of
+tables, views and columns are public API; functions that are not on this page belong to the library.
 
 [Debug with SQL](../howto/debug-with-sql.md) has recipes.
 """
@@ -41,8 +41,10 @@ _COLUMNS = """
   where c.oid = to_regclass('agentrl.' || quote_ident(%s)) and a.attnum > 0 and not a.attisdropped order by a.attnum
 """
 _FUNCTIONS = """
-  select format('%%s(%%s)', proname, pg_get_function_arguments(oid)), pg_get_function_result(oid), coalesce(obj_description(oid), '')
-  from pg_proc where pronamespace = 'agentrl'::regnamespace and (proname !~ '_v[0-9]+$' or proname = 'find_run_v1') and proname = %s
+  select format('%%s(%%s)', proname, pg_get_function_arguments(oid)), pg_get_function_result(oid),
+         coalesce(obj_description(oid), '')
+  from pg_proc
+  where pronamespace = 'agentrl'::regnamespace and proname = %s and (proname !~ '_v[0-9]+$' or proname = 'find_run_v1')
 """
 
 

@@ -103,7 +103,12 @@ class Reader(PostgresRuns, PostgresReading):
 def _first(cursor: psycopg.Cursor[Any], statement: str, values: Any, limit: int) -> Answer:
     with closing(cast(Generator[Any, None, None], cursor.stream(statement.encode(), values))) as stream:
         rows = list(islice(stream, limit + 1))
+    if rows:
         columns = [c.name for c in cursor.description or ()]
+    else:
+        # A stream without rows has no description, but the server still knows the statement, which has no name.
+        described = cursor.connection.pgconn.describe_prepared(b"")
+        columns = [(described.fname(i) or b"").decode() for i in range(described.nfields)]
     return Answer(QueryResult(columns, rows[:limit]), limit if len(rows) > limit else None)
 
 

@@ -60,14 +60,14 @@ create or replace view agentrl.v_stuck (
   lapsed,     -- Whether its lease has lapsed: its holder is dead or hangs.
   holder      -- Process, or fence of the trainer, that holds it; NULL when nobody does.
 ) as
-select r.id, r.name, s.place, case when s.lapsed then 'lease lapsed' else s.why end, s.trajectory, t.task_id,
+select r.id, r.name, s.place,
+       case when s.lapsed then 'lease lapsed'
+            when s.place = 'live' and now() - t.started_at > 10 * r.lease then 'running too long' else s.why end, s.trajectory, t.task_id,
        extract(epoch from now() - coalesce(s.since, t.started_at))::double precision, s.lapsed, s.holder
 from (
   select run, run as source, trajectory, start_version, 'live' as place, null::timestamptz as since, worker as holder,
          agentrl.lapsed_v1(lease_until, lease) as lapsed,
-         case when now() - (select x.started_at from agentrl.trajectory x where x.run = l.run
-                            and x.start_version = l.start_version and x.id = l.trajectory) > 10 * lease
-              then 'running too long' else 'running' end as why from agentrl.live l
+         'running' as why from agentrl.live
   union all
   select run, run, trajectory, start_version, 'grade_job', at, worker, coalesce(agentrl.lapsed_v1(lease_until, lease), false),
          case when worker is null then 'waits for a reward worker' else 'is being graded' end from agentrl.grade_job
@@ -80,7 +80,8 @@ from (
   select run, coalesce(source, run), unnest(trajectories), unnest(start_versions), 'lease', leased_at, 'fence ' || fence,
          agentrl.lapsed_v1(lease_until, lease), 'is being trained' from agentrl.lease) s
 join agentrl.run r on r.id = s.run
-join agentrl.trajectory t on t.run = s.source and t.start_version = s.start_version and t.id = s.trajectory;
+cross join lateral (select x.started_at, x.task_id from agentrl.trajectory x
+                    where x.run = s.source and x.start_version = s.start_version and x.id = s.trajectory limit 1) t;
 
 -- Why trajectories were not trained on.
 create or replace view agentrl.v_dropped_by_reason (
