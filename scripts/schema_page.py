@@ -30,8 +30,8 @@ _TITLES = {
 _INTRODUCTION = """# Schema
 
 Made from the comments in the database by `scripts/schema_page.py`; `\\d+ agentrl.NAME` in psql shows the same. All objects
-are in the schema `agentrl`. Times are `timestamptz`, durations in seconds end in `_s`, ids of trajectories sort by time. Names of
-tables, views and columns are public API; functions that are not on this page belong to the library.
+are in the schema `agentrl`. Times are `timestamptz`, durations in seconds end in `_s`, ids of trajectories sort by time. Names
+of tables, views and columns are public API; functions that are not on this page belong to the library.
 
 [Debug with SQL](../howto/debug-with-sql.md) has recipes.
 """

@@ -10,6 +10,7 @@ import psycopg
 import pytest
 from store_bench import PostgresWorld, Server
 
+from agentrl.cli import doctor
 from agentrl.errors import UsageError
 from agentrl.store.postgres import PostgresStore
 from agentrl.store.reader import LIMIT, ROLE, Reader
@@ -209,3 +210,18 @@ def test_command_line__starts_without_drivers() -> None:
         "sys.exit(str(loaded) if loaded else 0)"
     )
     subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
+
+
+def test_doctor__names_a_forgotten_transaction(embedded_server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    url = embedded_server.database()
+    monkeypatch.setenv("AGENTRL_DATABASE_URL", url)
+    assert type(doctor._store()) is str
+    with psycopg.connect(url, application_name="notebook") as forgotten:
+        forgotten.execute("select 'what I wanted to know'")
+        assert type(doctor._store()) is str
+        monkeypatch.setattr(doctor, "_OLDEST_TRANSACTION", doctor._OLDEST_TRANSACTION.replace("1 minute", "0 s"))
+        said = doctor._store()
+        assert isinstance(said, doctor.Warned)
+        assert f"process {forgotten.info.backend_pid}" in said
+        assert "user agentrl (notebook)" in said
+        assert "what I wanted to know" in said
