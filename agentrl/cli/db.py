@@ -1,24 +1,28 @@
-"""``agentrl db``: questions about the store."""
+"""``agentrl db``: questions about the store, and its schema. Whatever only reads does so as `agentrl.store.reader` promises."""
 
 from __future__ import annotations
 
-import csv
-import json
 import sys
-from typing import Any
+from typing import TYPE_CHECKING
 
 import typer
-from rich.console import Console
-from rich.table import Table
-from sqlalchemy.engine import make_url
 
-from agentrl.cli.session import database_session, require_run, store_session
-from agentrl.cli.trajectory_text import visible
+from agentrl.cli.db_shell import shell
+from agentrl.cli.session import database_session, reader_session, require_run, store_session
+from agentrl.cli.show import show
 from agentrl.errors import UsageError
-from agentrl.store.contract import QueryResult
-from agentrl.store.saved_queries import saved_queries
+
+if TYPE_CHECKING:
+    from agentrl.store.reader import Answer
 
 app = typer.Typer(help="Ask the trajectory store.", no_args_is_help=True)
+app.command("show")(show)
+app.command("shell")(shell)
+
+_JSON = typer.Option(False, "--json", help="One JSON object a row.")
+_CSV = typer.Option(False, "--csv", help="Comma-separated values.")
+_TIMEOUT = typer.Option(None, "--timeout", min=0.001, help="Seconds that the statement may take. Default: 30.")
+_LIMIT = typer.Option(None, "--limit", min=1, help="Most rows. Default: 10000, or fewer where the query says so.")
 
 
 @app.command("query")
@@ -26,25 +30,66 @@ def query(
     name: str = typer.Argument(..., help="Saved query; `agentrl db queries` lists them."),
     trajectory: str | None = typer.Argument(None, help="Trajectory id, for queries about one trajectory."),
     run: str | None = typer.Option(None, "--run", help="Run name or 'latest'. Default: all runs."),
-    as_json: bool = typer.Option(False, "--json", help="One JSON object a row."),
-    as_csv: bool = typer.Option(False, "--csv", help="Comma-separated values."),
+    as_json: bool = _JSON,
+    as_csv: bool = _CSV,
+    limit: int | None = _LIMIT,
+    timeout: float | None = _TIMEOUT,
 ) -> None:
     """Run a saved query, for example: agentrl db query conservation."""
-    if as_json and as_csv:
-        raise UsageError("Choose one of --json and --csv.")
-    with store_session() as session:
-        parameters: dict[str, Any] = {}
+    from agentrl.cli.table_text import check_format
+
+    check_format(as_json, as_csv)
+    with reader_session(timeout) as reader:
+        parameters: dict[str, str] = {}
         if run is not None:
-            parameters["run"] = require_run(session, run).spec.name
+            parameters["run"] = require_run(reader, run).spec.name
         if trajectory is not None:
             parameters["trajectory"] = trajectory
-        result = session.store.query(name, **parameters)
-    print_result(result, as_json=as_json, as_csv=as_csv)
+        answer = reader.saved(name, limit, **parameters)
+    _print(answer, as_json, as_csv)
+
+
+@app.command("sql")
+def sql(
+    statement: str = typer.Argument(
+        ..., help="One statement; a dash reads it from stdin. Tables need no 'agentrl.' before them."
+    ),
+    as_json: bool = _JSON,
+    as_csv: bool = _CSV,
+    limit: int | None = _LIMIT,
+    timeout: float | None = _TIMEOUT,
+) -> None:
+    """Run one statement that reads, for example: agentrl db sql "select * from v_runs"."""
+    from agentrl.cli.table_text import check_format
+    from agentrl.store.reader import LIMIT
+
+    check_format(as_json, as_csv)
+    text = sys.stdin.read() if statement == "-" else statement
+    with reader_session(timeout) as reader:
+        answer = reader.ask(text, limit or LIMIT)
+    _print(answer, as_json, as_csv)
+
+
+def _print(answer: Answer, as_json: bool, as_csv: bool) -> None:
+    from agentrl.cli.table_text import print_result
+
+    print_result(answer.result, as_json=as_json, as_csv=as_csv)
+    if answer.cut_at is not None:
+        sys.stdout.flush()
+        print(
+            f"agentrl: only the first {answer.cut_at} rows are shown, the row limit; --limit N shows more.",
+            file=sys.stderr,
+        )
 
 
 @app.command("queries")
 def queries() -> None:
     """List the saved queries with their purpose."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from agentrl.store.saved_queries import saved_queries
+
     table = Table("name", "purpose")
     for saved in saved_queries().values():
         table.add_row(saved.name, saved.purpose)
@@ -54,6 +99,8 @@ def queries() -> None:
 @app.command("status")
 def status() -> None:
     """The schema's revision and the migrations that are pending."""
+    from sqlalchemy.engine import make_url
+
     from agentrl.store.schema_migration import schema_status
 
     with database_session() as url:
@@ -70,6 +117,8 @@ def migrate_schema(
     dry_run: bool = typer.Option(False, "--dry-run", help="Say what would be applied; change nothing."),
 ) -> None:
     """Bring the schema to this release, for example: agentrl db migrate --phase pre."""
+    from sqlalchemy.engine import make_url
+
     from agentrl.store.schema_migration import PHASES, migrate, schema_status
 
     if phase not in (None, *PHASES):
@@ -88,42 +137,3 @@ def url() -> None:
     """The database URL without its password, for psql and other tools; a private server runs while a command uses it."""
     with store_session() as session:
         print(session.store.masked_url)
-
-
-def print_result(result: QueryResult, *, as_json: bool, as_csv: bool) -> None:
-    """Rows as a table, JSON lines or CSV on stdout."""
-    if as_json:
-        for row in result.rows:
-            print(json.dumps(dict(zip(result.columns, row, strict=True)), default=str))
-        return
-    if as_csv:
-        writer = csv.writer(sys.stdout)
-        writer.writerow(result.columns)
-        writer.writerows(result.rows)
-        return
-    if not result.rows:
-        print("no rows")
-        return
-    console = Console(width=None if Console().is_terminal else 200)
-    cells = [[_cell(value) for value in row] for row in result.rows]
-    widths = [max(len(name), *(len(row[i]) for row in cells)) for i, name in enumerate(result.columns)]
-    if sum(widths) + 3 * len(widths) + 1 <= console.width:
-        table = Table(*result.columns)
-        for row in cells:
-            table.add_row(*row)
-        console.print(table)
-        return
-    # Too wide for the terminal: a block a row, so that nothing is cut.
-    name_width = max(map(len, result.columns))
-    for number, row in enumerate(cells, 1):
-        print(f"row {number}")
-        for name, cell in zip(result.columns, row, strict=True):
-            print(f"  {name:<{name_width}}  {cell}")
-
-
-def _cell(value: Any) -> str:
-    if value is None:
-        return ""
-    if isinstance(value, float):
-        return f"{value:.4g}"
-    return visible(str(value))

@@ -12,15 +12,27 @@ import typer
 
 from agentrl.errors import AgentRLError
 
+
+class Warned(str):
+    """The detail of a check that works but needs a look."""
+
+
 Check = Callable[[], str]
+_OLDEST_TRANSACTION = """
+  select pid, extract(epoch from now() - xact_start)::float8, usename, application_name, state, left(query, 200)
+  from pg_stat_activity
+  where backend_type = 'client backend' and datname = current_database() and xact_start < now() - interval '1 minute'
+  order by xact_start limit 1
+"""
 
 
 def doctor(as_json: bool = typer.Option(False, "--json", help="One JSON object a check.")) -> None:
-    """Check Python packages, the store and the sandbox. Exit code 3 when something is missing."""
+    """Check Python packages, the store, open transactions and the sandbox. Exit code 3 when something is missing."""
     failed = False
     for name, check in (("packages", _packages), ("store", _store), ("sandbox", _sandbox), ("environments", _environments)):
         try:
-            status, detail = "OK", check()
+            detail = check()
+            status = "WARN" if isinstance(detail, Warned) else "OK"
         except AgentRLError as error:
             status, detail, failed = "FAIL", str(error), True
         if as_json:
@@ -44,7 +56,22 @@ def _store() -> str:
     from agentrl.cli.session import store_session
 
     with store_session() as session:
-        return session.description
+        oldest = session.store.rows(_OLDEST_TRANSACTION)
+        return _forgotten(session.description, *oldest[0]) if oldest else session.description
+
+
+def _forgotten(
+    description: str, pid: int, age_s: float, user: str | None, application: str | None, state: str | None, query: str | None
+) -> str:
+    """An open transaction keeps the server from cleaning up behind everybody: claims get slower the longer it stays."""
+    from agentrl.cli.trajectory_text import visible
+
+    who = f"user {user}" + (f" ({application})" if application else "")
+    said = " ".join((query or "").split())
+    return Warned(
+        f"{description}; a transaction of {who}, process {pid}, is open for {age_s:.0f} s ({state}): {visible(said)} - claims "
+        f"get slower until it ends. End it there, or with: select pg_terminate_backend({pid})"
+    )
 
 
 def _sandbox() -> str:

@@ -1,4 +1,7 @@
-"""A store for the time of one command. The last command to leave the private server stops it."""
+"""A store for the time of one command. The last command to leave the private server stops it.
+
+Drivers are imported when a store is opened: the command line itself starts without them.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +9,15 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-
-import psycopg
+from typing import TYPE_CHECKING
 
 from agentrl.errors import UsageError
-from agentrl.store.connect import URL_VARIABLE, database_url, open_store
-from agentrl.store.contract import RunRow
-from agentrl.store.embedded import embedded_is_running, stop_embedded
-from agentrl.store.postgres import PostgresStore
+
+if TYPE_CHECKING:
+    from agentrl.store.contract import RunRow
+    from agentrl.store.postgres import PostgresStore
+    from agentrl.store.postgres_runs import PostgresRuns
+    from agentrl.store.reader import Reader
 
 _CLIENTS = "select count(*) from pg_stat_activity where backend_type = 'client backend' and pid <> pg_backend_pid()"
 
@@ -29,6 +33,8 @@ class StoreSession:
 @contextmanager
 def database_session() -> Iterator[str]:
     """The URL of the database, for as long as it is used."""
+    from agentrl.store.connect import database_url
+
     url = database_url()
     try:
         yield url
@@ -39,6 +45,8 @@ def database_session() -> Iterator[str]:
 @contextmanager
 def store_session() -> Iterator[StoreSession]:
     """The store at ``AGENTRL_DATABASE_URL`` or on the private server."""
+    from agentrl.store.connect import open_store
+
     with database_session():
         store, description = open_store()
         try:
@@ -47,7 +55,25 @@ def store_session() -> Iterator[StoreSession]:
             store.close()
 
 
+@contextmanager
+def reader_session(timeout_s: float | None = None) -> Iterator[Reader]:
+    """The same store for reading only; a statement may take ``timeout_s``."""
+    from agentrl.store.reader import TIMEOUT_S, Reader
+
+    with database_session() as url:
+        reader = Reader(url, TIMEOUT_S if timeout_s is None else timeout_s)
+        try:
+            yield reader
+        finally:
+            reader.close()
+
+
 def _leave(url: str) -> None:
+    import psycopg
+
+    from agentrl.store.connect import URL_VARIABLE
+    from agentrl.store.embedded import embedded_is_running, stop_embedded
+
     if URL_VARIABLE in os.environ or not embedded_is_running():
         return
     try:
@@ -59,9 +85,9 @@ def _leave(url: str) -> None:
         stop_embedded()
 
 
-def require_run(session: StoreSession, name: str) -> RunRow:
+def require_run(store: PostgresRuns, name: str) -> RunRow:
     """The run of that name or ``latest``. `UsageError` when there is none."""
-    run = session.store.find_run(name)
+    run = store.find_run(name)
     if run is None:
         raise UsageError(
             "There is no run yet: start one with `agentrl train --env code_agent`."

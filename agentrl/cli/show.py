@@ -6,8 +6,7 @@ from uuid import UUID
 
 import typer
 
-from agentrl.cli.session import require_run, store_session
-from agentrl.cli.trajectory_text import trajectory_lines
+from agentrl.cli.session import reader_session, require_run
 from agentrl.errors import UsageError
 
 
@@ -17,19 +16,21 @@ def show(
     tokens: bool = typer.Option(False, "--tokens", help="Also print token ids, log-probs and versions."),
 ) -> None:
     """Print a trajectory: prompt, turns, tool calls and results, versions, reward, and where it went."""
-    with store_session() as session:
+    from agentrl.cli.trajectory_text import trajectory_lines
+
+    with reader_session() as reader:
         if trajectory == "latest":
-            name = require_run(session, run).spec.name
-            found = session.store.query("latest_trajectory", run=name).records()
+            name = require_run(reader, run).spec.name
+            found = reader.query("latest_trajectory", run=name).records()
             if not found:
                 raise UsageError(f"No trajectory has ended yet in run {name}. Name another with --run.")
             identity = found[0]["trajectory"]
         else:
             identity = _identity(trajectory)
-        stored = session.store.trajectory(identity)
+        stored = reader.trajectory(identity)
         if stored is None:
             raise UsageError(f"There is no trajectory {identity}. `agentrl db query timeline ID` needs a stored id, too.")
-        events = session.store.query("timeline", trajectory=identity).records()
+        events = reader.query("timeline", trajectory=identity).records()
     for line in trajectory_lines(stored, events, tokens=tokens):
         print(line)
 

@@ -71,7 +71,7 @@ def _resume(name: str) -> None:
     from agentrl.launch.run import execute
 
     with store_session() as session:
-        run = require_run(session, name)
+        run = require_run(session.store, name)
         print(f"Resuming run {run.spec.name} at step {run.step} ({run.updates} policy updates)", flush=True)
         code = execute(run, session.store)
     sys.exit(code)

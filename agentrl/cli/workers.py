@@ -18,7 +18,7 @@ def trainer(run: str = typer.Option(..., "--run", help="Run name.")) -> None:
     from agentrl.trainer.main import run_trainer
 
     with store_session() as session:
-        sys.exit(run_trainer(session.store, require_run(session, run)))
+        sys.exit(run_trainer(session.store, require_run(session.store, run)))
 
 
 def rollout(
@@ -32,7 +32,7 @@ def rollout(
     from agentrl.rollout.main import run_rollout
 
     with store_session() as session:
-        sys.exit(run_rollout(session.store, require_run(session, run), worker=worker, evaluate=evaluate))
+        sys.exit(run_rollout(session.store, require_run(session.store, run), worker=worker, evaluate=evaluate))
 
 
 def _follow_parent() -> None:

@@ -1,6 +1,7 @@
 """Saved queries: one file each in `queries/`, with a name line, a one-sentence purpose and `:name` parameters.
 
 A parameter that is not given is NULL. ``run`` may be a run's id or name, or ``latest``; without it a query spans all runs.
+``limit`` is the most rows; its default stands in a third line of the file.
 """
 
 from __future__ import annotations
@@ -15,19 +16,20 @@ from typing import Any
 
 from agentrl.errors import UsageError
 
-_HEADER = re.compile(r"\A-- name: (?P<name>\w+)\n-- (?P<purpose>[^\n]+)\n(?P<body>.+)\Z", re.S)
+_HEADER = re.compile(r"\A-- name: (?P<name>\w+)\n-- (?P<purpose>[^\n]+)\n(?:-- limit: (?P<limit>\d+)\n)?(?P<body>.+)\Z", re.S)
 _PARAMETER = re.compile(r"(?<!:):([a-z_]+)\b")
 _REQUIRED = {"trajectory"}
 
 
 @dataclass(frozen=True, slots=True)
 class SavedQuery:
-    """A query by its file: name, purpose, parameters and SQL."""
+    """A query by its file: name, purpose, parameters, SQL and, when it has the parameter ``limit``, its default."""
 
     name: str
     purpose: str
     parameters: tuple[str, ...]
     sql: str
+    limit: int | None = None
 
 
 @cache
@@ -42,7 +44,9 @@ def saved_queries() -> Mapping[str, SavedQuery]:
         if header is None or header["name"] != file.name.removesuffix(".sql"):
             raise UsageError(f"{file.name} must open with '-- name: {file.name.removesuffix('.sql')}' and a line of purpose")
         parameters = tuple(dict.fromkeys(_PARAMETER.findall(header["body"])))
-        found[header["name"]] = SavedQuery(header["name"], header["purpose"], parameters, header["body"].strip().rstrip(";"))
+        body = header["body"].strip().rstrip(";")
+        limit = None if header["limit"] is None else int(header["limit"])
+        found[header["name"]] = SavedQuery(header["name"], header["purpose"], parameters, body, limit)
     return found
 
 
@@ -65,5 +69,6 @@ def bind(query: SavedQuery, parameters: Mapping[str, Any]) -> tuple[str, dict[st
     missing = [p for p in query.parameters if p in _REQUIRED and parameters.get(p) is None]
     if missing:
         raise UsageError(f"Query {query.name!r} needs the parameter {missing[0]!r}")
-    values = {p: None if parameters.get(p) is None else str(parameters[p]) for p in query.parameters}
+    given = {"limit": query.limit, **parameters}
+    values = {p: None if given.get(p) is None else str(given[p]) for p in query.parameters}
     return _PARAMETER.sub(r"%(\1)s", query.sql.replace("%", "%%")), values

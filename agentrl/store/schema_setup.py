@@ -37,7 +37,7 @@ _OBJECT = re.compile(
     r"((?:^--[^\n]*\n)+)^create (?:or replace )?(table|view|sequence|function) agentrl\.(\w+)(.*?)(?=^--|^create |^do |\Z)",
     re.M | re.S,
 )
-_COLUMN = re.compile(r"^  \"?(\w+)\"? [^\n]*?-- ([^\n]+)$", re.M)
+_COLUMN = re.compile(r"^  \"?(\w+)\"?,?[ ][^\n]*?-- ([^\n]+)$", re.M)
 _TABLE = r"(?:^--[^\n]*\n)+create table agentrl\.{}\b.*?(?=\n\n|\Z)"
 
 
@@ -61,8 +61,9 @@ def comments(text: str) -> list[tuple[str, str]]:
     for above, kind, name, body in _OBJECT.findall(text):
         sentence = " ".join(line.removeprefix("--").strip() for line in above.strip().splitlines())
         found.append((f"{kind} agentrl.{name}", sentence))
-        if kind == "table":
-            found += [(f'column agentrl.{name}."{column}"', said) for column, said in _COLUMN.findall(body)]
+        if kind in ("table", "view"):
+            columns = body.partition("\n) as\n")[0]
+            found += [(f'column agentrl.{name}."{column}"', said) for column, said in _COLUMN.findall(columns)]
     return found
 
 

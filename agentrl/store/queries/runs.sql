@@ -1,8 +1,7 @@
 -- name: runs
--- All runs, newest first: status, steps, policy updates and when they were made.
-select r.name as run, r.environment, r.status, r.seed, s.step, s.updates, r.target_steps, r.created_at
-from agentrl.run r
-left join lateral (select max(step) as step, max(updates) as updates from agentrl.step
-                   where run = r.id and abandoned_by is null) s on true
-where :run::text is null or r.id = (select agentrl.find_run_v1(:run))
-order by r.id desc;
+-- All runs, newest first: status, steps, policy updates, who trains and when they were made.
+select run_name as run, environment, status, seed, step, updates, target_steps, policy_version, trainer, trainer_lapsed, running,
+       waiting, ready, leased, last_step_at, created_at
+from agentrl.v_runs
+where :run::text is null or run = (select agentrl.find_run_v1(:run))
+order by v_runs.run desc;

@@ -1,7 +1,7 @@
 -- name: steps
 -- The ledger of steps: data, lag and whether the step is on the live history.
 select r.name as run, s.step, s.branch, s.updates, s.policy_updated, s.trainer_version, s.n_items, s.n_trajectories,
-       c.mean_lag, c.max_lag, (s.metrics ->> 'reward_mean')::float8 as reward_mean, (s.metrics ->> 'wall_s')::float8 as wall_s,
+       c.mean_lag, c.max_lag, agentrl.number(s.metrics, 'reward_mean') as reward_mean, agentrl.number(s.metrics, 'wall_s') as wall_s,
        s.abandoned_by, s.at
 from agentrl.step s
 join agentrl.run r on r.id = s.run

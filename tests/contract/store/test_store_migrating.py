@@ -38,6 +38,12 @@ _CATALOG = {
     "functions": """
         select proname::text, pg_get_function_identity_arguments(oid), pg_get_function_result(oid), prosrc, obj_description(oid)
         from pg_proc where pronamespace = 'agentrl'::regnamespace""",
+    "rights": """
+        select relname::text, has_table_privilege(to_regrole('agentrl_reader')::oid, oid, 'select') from pg_class
+        where relnamespace = 'agentrl'::regnamespace and relkind in ('r', 'p', 'v') and relname !~ '_r\\d+_v\\d+$'
+        union all
+        select proname, has_function_privilege(to_regrole('agentrl_reader')::oid, oid, 'execute') from pg_proc
+        where pronamespace = 'agentrl'::regnamespace""",
     "views": "select viewname::text, definition from pg_views where schemaname = 'agentrl'",
 }
 

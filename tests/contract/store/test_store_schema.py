@@ -23,7 +23,7 @@ def test_comments__every_table_view_and_column(postgres: PostgresWorld) -> None:
         "select c.relname::text, '' from pg_class c where c.relnamespace = 'agentrl'::regnamespace"
         " and c.relkind in ('r', 'p', 'v') and c.relname !~ %s and coalesce(obj_description(c.oid), '') = ''"
         " union all select c.relname, a.attname from pg_class c join pg_attribute a on a.attrelid = c.oid"
-        " where c.relnamespace = 'agentrl'::regnamespace and c.relkind in ('r', 'p') and c.relname !~ %s and a.attnum > 0"
+        " where c.relnamespace = 'agentrl'::regnamespace and c.relkind in ('r', 'p', 'v') and c.relname !~ %s and a.attnum > 0"
         " and not a.attisdropped and coalesce(col_description(c.oid, a.attnum), '') = ''",
         (_PARTITION, _PARTITION),
     )

@@ -17,7 +17,7 @@ def test_saved_queries__each_has_a_purpose_of_one_sentence() -> None:
     for query in saved_queries().values():
         assert query.purpose.endswith(".")
         assert query.purpose[0].isupper()
-        assert set(query.parameters) <= {"run", "trajectory"}
+        assert set(query.parameters) <= {"run", "trajectory", "limit"}
         assert not query.sql.rstrip().endswith(";")
 
 
@@ -43,3 +43,10 @@ def test_bind__missing_and_foreign_parameters() -> None:
         bind(saved_query("timeline"), {})
     with pytest.raises(UsageError, match="no parameter 'rnu'; did you mean 'run'"):
         bind(saved_query("steps"), {"rnu": 1})
+
+
+def test_bind__limit_by_default_and_given() -> None:
+    query = saved_query("reward_by_task")
+    assert bind(query, {})[1] == {"run": None, "limit": "200"}
+    assert bind(query, {"limit": 3})[1]["limit"] == "3"
+    assert all((q.limit is not None) == ("limit" in q.parameters) for q in saved_queries().values())

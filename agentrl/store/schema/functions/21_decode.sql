@@ -26,15 +26,55 @@ begin
           from generate_series(0, length(d) - 4, 4) i) s);
 end $$;
 
+-- Loss mask over n action tokens as an array of 0 and 1: one byte a token, and NULL means that all train.
+create or replace function agentrl.mask(b bytea, n bigint) returns int2[] language plpgsql immutable parallel safe as $$
+declare
+  d bytea := b || ''::bytea;
+begin
+  if b is null then
+    return array_fill(1::int2, array[n::int]);
+  end if;
+  return (select coalesce(array_agg(get_byte(d, i)::int2 order by i), '{}') from generate_series(0, length(d) - 1) i);
+end $$;
+
+-- The number itself, or NULL when it is NaN or infinite: averages are taken of this.
+create or replace function agentrl.finite(x double precision) returns double precision language sql immutable parallel safe as $$
+  select case when x > '-infinity' and x < 'infinity' then x end
+$$;
+
+-- A number of a JSON object by its name, such as a metric of a step; NULL when it is absent or no number.
+create or replace function agentrl.number(doc jsonb, name text) returns double precision language sql immutable parallel safe as $$
+  select case when jsonb_typeof(doc -> name) = 'number' then (doc ->> name)::double precision end
+$$;
+
 -- Segments with decoded arrays and shortened texts, for reading by people.
-create or replace view agentrl.segment_debug as
-select run, trajectory, seg, context, versions, n_obs, n_act, finish_reason, reward, agentrl.i4(ids) as ids,
-       agentrl.f4(logprobs) as logprobs,
-       coalesce(agentrl.i4(token_versions)::bigint[], array_fill(versions[1], array[n_act::int])) as token_versions,
-       case when loss_mask is null then array_fill(1::int2, array[n_act::int])
-            else (select array_agg(get_byte(loss_mask, i)::int2 order by i) from generate_series(0, n_act::int - 1) i) end as loss_mask,
-       left(observation_text, 400) as observation, left(action_text, 400) as action, tool_calls, left(tool_results::text, 400) as results,
-       queue_s, generate_s, tool_s, stored_at
+create or replace view agentrl.segment_debug (
+  run,            -- The run that created it.
+  trajectory,     -- The trajectory.
+  seg,            -- Position in the trajectory, from 0.
+  context,        -- Context number; grows when history was compacted or rewritten.
+  versions,       -- Distinct policy versions of the action tokens.
+  n_obs,          -- New observation tokens.
+  n_act,          -- Action tokens.
+  finish_reason,  -- Why the engine stopped.
+  reward,         -- Reward of the turn itself.
+  ids,            -- Token ids: observation, then action.
+  logprobs,       -- Log-probs of the action tokens.
+  token_versions, -- Policy version of each action token.
+  loss_mask,      -- For each action token 1 when it trains, else 0.
+  observation,    -- The first 400 characters of the observation.
+  action,         -- The first 400 characters of the action.
+  tool_calls,     -- Parsed calls.
+  results,        -- The first 400 characters of the results.
+  queue_s,        -- Seconds waited for the engine.
+  generate_s,     -- Seconds of generation.
+  tool_s,         -- Seconds of tool execution.
+  stored_at       -- When it was stored.
+) as
+select run, trajectory, seg, context, versions, n_obs, n_act, finish_reason, reward, agentrl.i4(ids), agentrl.f4(logprobs),
+       coalesce(agentrl.i4(token_versions)::bigint[], array_fill(versions[1], array[n_act::int])), agentrl.mask(loss_mask, n_act),
+       left(observation_text, 400), left(action_text, 400), tool_calls, left(tool_results::text, 400), queue_s, generate_s, tool_s,
+       stored_at
 from agentrl.segment;
 
 -- The id of a run given by id, by name or as "latest".

@@ -1,7 +1,7 @@
 -- What all moves share. Lock order everywhere: run (shared), admission (advisory), group, then the rows of the places.
 
 -- Raises a typed error; the client maps the code (class AR) to its exception.
-create or replace function agentrl.fail_v1(code text, msg text, next_seg bigint default null) returns void language plpgsql as $$
+create or replace function agentrl.fail_v1(code text, msg text, next_seg bigint default null) returns void language plpgsql stable as $$
 begin
   raise exception using errcode = code, message = msg, detail = coalesce(next_seg::text, '');
 end $$;

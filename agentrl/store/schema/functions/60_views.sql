@@ -1,8 +1,14 @@
--- Views that people type when they debug.
+-- Views over all places, for programs and for people.
 
 -- The place of each trajectory, per consuming run.
-create or replace view agentrl.trajectory_state as
-  select run, trajectory, purpose, 'live' as place, null::timestamptz as since from agentrl.live
+create or replace view agentrl.trajectory_state (
+  run,        -- The consuming run.
+  trajectory, -- The trajectory.
+  purpose,    -- Training or evaluation.
+  place,      -- The table that holds it.
+  since       -- When it arrived there; NULL while it runs.
+) as
+  select run, trajectory, purpose, 'live', null::timestamptz from agentrl.live
   union all select run, trajectory, purpose, 'grade_job', at from agentrl.grade_job
   union all select run, trajectory, 'train', 'graded', at from agentrl.graded
   union all select run, unnest(trajectories), 'train', 'ready', at from agentrl.ready
@@ -46,23 +52,67 @@ create or replace function agentrl.conservation_v1(
 $$;
 
 -- The sum of places beside what was created, per run.
-create or replace view agentrl.conservation as
-select r.id as run, r.name, c.*, c.created = c.live + c.grade_job + c.graded + c.ready + c.lease + c.consumed + c.dropped as holds
+create or replace view agentrl.conservation (
+  run,       -- The run.
+  name,      -- Its name.
+  created,   -- Training trajectories opened here or imported, those removed by retention included.
+  live,      -- Running.
+  grade_job, -- Ended, waiting for a verdict.
+  graded,    -- Waiting for their group.
+  ready,     -- Waiting for the trainer.
+  lease,     -- Held by the trainer.
+  consumed,  -- Trained on, on the live history.
+  dropped,   -- Not to be trained on.
+  evaluated, -- Finished evaluation episodes, which stand apart.
+  eval_open, -- Evaluation episodes that run or wait for a verdict.
+  holds      -- Whether created is the sum of the seven places.
+) as
+select r.id, r.name, c.*, c.created = c.live + c.grade_job + c.graded + c.ready + c.lease + c.consumed + c.dropped
 from agentrl.run r cross join lateral agentrl.conservation_v1(r.id) c;
 
 -- Where the live history of each run stands.
-create or replace view agentrl.head as
-select r.id as run, r.name, r.branch, h.step, h.updates from agentrl.run r cross join lateral agentrl.head_v1(r.id) h;
+create or replace view agentrl.head (
+  run,    -- The run.
+  name,   -- Its name.
+  branch, -- Live branch: one per trainer start.
+  step,   -- Last committed step.
+  updates -- Policy updates after it.
+) as
+select r.id, r.name, r.branch, h.step, h.updates from agentrl.run r cross join lateral agentrl.head_v1(r.id) h;
 
 -- The newest verdict of each trajectory.
-create or replace view agentrl.newest_reward as
-select distinct on (trajectory) * from agentrl.reward order by trajectory, id desc;
+create or replace view agentrl.newest_reward (
+  id,             -- Order of the verdicts.
+  run,            -- The run.
+  trajectory,     -- The trajectory.
+  grader,         -- Who graded.
+  grader_version, -- Version of the grader.
+  value,          -- The reward; always finite.
+  success,        -- The environment's own yes or no.
+  detail,         -- What the grader adds.
+  duration_s,     -- Seconds of grading.
+  at              -- When the verdict was given.
+) as
+select distinct on (trajectory) id, run, trajectory, grader, grader_version, value, success, detail, duration_s, at
+from agentrl.reward order by trajectory, id desc;
 
 -- Scores of the evaluations so far; an episode that was never graded counts in neither sum.
-create or replace view agentrl.evaluation_score as
-select e.id as evaluation, e.run, e.version, e.updates, e.step, e.split, e.n,
-       count(w.value) as graded, count(*) filter (where w.success) as successes, coalesce(avg(w.value), 0) as mean_reward,
-       e.finished_at is not null as finished
+create or replace view agentrl.evaluation_score (
+  evaluation,  -- Key of the evaluation.
+  run,         -- The run.
+  version,     -- Version that is scored.
+  updates,     -- Policy updates of that version.
+  step,        -- Step after which it was requested.
+  split,       -- Split it is scored on.
+  n,           -- Tasks asked for.
+  graded,      -- Episodes with a verdict.
+  successes,   -- Episodes that the environment calls a success.
+  mean_reward, -- Mean reward of the graded episodes; 0 when there is none.
+  finished     -- Whether the last task is scored or given up.
+) as
+select e.id, e.run, e.version, e.updates, e.step, e.split, e.n,
+       count(w.value), count(*) filter (where w.success), coalesce(avg(w.value), 0),
+       e.finished_at is not null
 from agentrl.evaluation e
 left join agentrl.evaluated d on d.evaluation = e.id
 left join lateral (select value, success from agentrl.reward where trajectory = d.trajectory order by id desc limit 1) w on true
