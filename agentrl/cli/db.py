@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from sqlalchemy.engine import make_url
 
+from agentrl.cli import archive_commands
 from agentrl.cli.session import database_session, require_run, store_session
 from agentrl.cli.trajectory_text import visible
 from agentrl.errors import UsageError
@@ -19,6 +20,7 @@ from agentrl.store.contract import QueryResult
 from agentrl.store.saved_queries import saved_queries
 
 app = typer.Typer(help="Ask the trajectory store.", no_args_is_help=True)
+archive_commands.add_to(app)
 
 
 @app.command("query")

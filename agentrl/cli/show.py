@@ -9,6 +9,7 @@ import typer
 from agentrl.cli.session import require_run, store_session
 from agentrl.cli.trajectory_text import trajectory_lines
 from agentrl.errors import UsageError
+from agentrl.store.retention import removed_by_retention
 
 
 def show(
@@ -28,6 +29,9 @@ def show(
             identity = _identity(trajectory)
         stored = session.store.trajectory(identity)
         if stored is None:
+            removed = removed_by_retention(session.store, identity)
+            if removed is not None:
+                raise UsageError(f"{removed} `agentrl db query timeline {identity}` shows its moves and verdicts.")
             raise UsageError(f"There is no trajectory {identity}. `agentrl db query timeline ID` needs a stored id, too.")
         events = session.store.query("timeline", trajectory=identity).records()
     for line in trajectory_lines(stored, events, tokens=tokens):
