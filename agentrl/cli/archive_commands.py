@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import typer
 
 from agentrl.cli.session import require_run, store_session
 from agentrl.cli.trajectory_text import visible
+from agentrl.store.archive_export import export_run
+from agentrl.store.archive_import import import_archive
 from agentrl.store.retention import Bucket, retain, retention_plan
 from agentrl.store.statistics import RunStatistics, StoreStatistics, store_statistics
 
@@ -15,6 +18,8 @@ from agentrl.store.statistics import RunStatistics, StoreStatistics, store_stati
 def add_to(app: typer.Typer) -> None:
     """Register the commands of this module."""
     app.command("retain")(retain_versions)
+    app.command("export")(export)
+    app.command("import")(import_)
     app.command("stats")(stats)
 
 
@@ -46,6 +51,30 @@ def _print_buckets(verb: str, removed: list[Bucket], kept: list[Bucket]) -> None
         )
     if not removed:
         print(f"{verb} nothing" + ("" if kept else ": no 64 versions in a row are all older than those to keep"))
+
+
+def export(
+    run: str = typer.Argument(..., help="Run name or 'latest'."),
+    folder: Path = typer.Argument(..., help="Folder to write; it must not exist yet or be empty."),
+    file_format: str = typer.Option("jsonl", "--format", help="jsonl or parquet (needs the extra 'parquet')."),
+    snapshot: bool = typer.Option(False, "--snapshot", help="Of a run at work: write what has come to rest."),
+) -> None:
+    """Write a run to files, exactly, for example: agentrl db export latest backup --format parquet."""
+    with store_session() as session:
+        done = export_run(session.store, require_run(session, run).id, folder, file_format, snapshot)
+    print(
+        f"wrote run {visible(done.run)} to {folder}: {done.trajectories:,} trajectories, {done.files} files, {size(done.bytes)}"
+    )
+
+
+def import_(
+    folder: Path = typer.Argument(..., help="Folder that `agentrl db export` wrote."),
+    name: str | None = typer.Option(None, "--name", help="Name of the new run. Default: the name it had."),
+) -> None:
+    """Read a run back from files, for example: agentrl db import backup --name copy."""
+    with store_session() as session:
+        done = import_archive(session.store, folder, name)
+    print(f"imported run {visible(done.name)} ({done.status}): {done.trajectories:,} trajectories")
 
 
 def stats(
