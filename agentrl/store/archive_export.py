@@ -8,8 +8,8 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Generator, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -153,9 +153,11 @@ def _write(connection: psycopg.Connection, run: int, folder: Path, file_format: 
         rows = 0
         try:
             for query in _queries(table, columns, run, lows, snapshot):
-                for row, size in _stream(connection, query, columns):
-                    writer.write(row, size)
-                    rows += 1
+                # Closed at once when a write fails: the connection is free again only then.
+                with closing(_stream(connection, query, columns)) as stream:
+                    for row, size in stream:
+                        writer.write(row, size)
+                        rows += 1
         finally:
             writer.close()
         tables[table.name] = ArchiveFile(path.name, rows, path.stat().st_size, checksum(path), columns)
@@ -180,7 +182,7 @@ def _queries(table: ArchiveTable, columns: dict[str, str], run: int, lows: list[
         )
 
 
-def _stream(connection: psycopg.Connection, query: sql.SQL, columns: dict[str, str]) -> Iterator[tuple[list[object], int]]:
+def _stream(connection: psycopg.Connection, query: sql.SQL, columns: dict[str, str]) -> Generator[tuple[list[object], int]]:
     """Rows with the number of bytes that they take."""
     readers = [from_wire(kind) for kind in columns.values()]
     with connection.cursor() as cursor, cursor.copy(query) as copy:

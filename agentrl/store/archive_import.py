@@ -101,6 +101,8 @@ class _Import:
     def run(self) -> ImportedRun:
         if self._one("select count(*) from agentrl.run where name = %s", self._name):
             raise UsageError(f"A run called {self._name!r} exists already; choose another name with --name.")
+        if self._manifest.tables["run"].rows != 1:
+            raise UsageError(f"{self._path('run')} must hold one run, it holds {self._manifest.tables['run'].rows}.")
         for table in ARCHIVE_TABLES:
             self._check_columns(table)
         for table in ARCHIVE_TABLES:

@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, replace
 from uuid import UUID
 
@@ -105,18 +106,23 @@ def _retire(store: PostgresConnection, run: int, bucket: Bucket, keep_versions: 
     """Record a bucket as removed unless somebody came to need it meanwhile; then who."""
     if bucket.retired:
         return None
-    try:
-        with store.transaction() as connection:
-            connection.execute("select set_config('lock_timeout', %s, true)", (f"{LOCK_TIMEOUT_S:g}s",))
-            found = connection.execute("select agentrl.retire_v1(%s, %s, %s)", (run, bucket.low, keep_versions)).fetchone()
-    except psycopg.errors.LockNotAvailable as e:
-        raise NotReadyError(
-            f"A trainer start, an import or an export of the run is at work: versions {bucket.low} to {bucket.high - 1} stay "
-            "for now. Run the same command again later."
-        ) from e
-    assert found is not None
-    needed: str | None = found[0]
-    return needed
+    give_up = time.monotonic() + LOCK_TIMEOUT_S
+    while True:
+        try:
+            with store.transaction() as connection:
+                connection.execute("select set_config('lock_timeout', %s, true)", (f"{LOCK_TIMEOUT_S:g}s",))
+                found = connection.execute("select agentrl.retire_v1(%s, %s, %s)", (run, bucket.low, keep_versions)).fetchone()
+            assert found is not None
+            needed: str | None = found[0]
+            return needed
+        except psycopg.errors.LockNotAvailable as e:
+            if time.monotonic() < give_up:
+                time.sleep(0.05)
+                continue
+            raise NotReadyError(
+                f"A trainer start, import or export of the run is at work: versions {bucket.low} to {bucket.high - 1} stay "
+                "for now. Run the same command again later."
+            ) from e
 
 
 def _finish_detaches(store: PostgresConnection) -> None:

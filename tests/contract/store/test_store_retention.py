@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import timedelta
 
@@ -15,7 +17,9 @@ from agentrl.errors import NotReadyError, UsageError
 from agentrl.store import retention
 from agentrl.store.contract import ImportFilter
 from agentrl.store.retention import removed_by_retention, retain, retention_plan
-from agentrl.types import Place
+from agentrl.types import EpisodeEnd, Outcome, Place, Termination
+
+UNGRADED = EpisodeEnd(1, Termination.TERMINATED, Outcome.GRADED)
 
 
 def trained_past_a_bucket(postgres: PostgresWorld, **spec: object) -> Bench:
@@ -124,7 +128,7 @@ def test_leased_and_waiting_for_a_verdict__are_kept(postgres: PostgresWorld) -> 
     for e in episodes[:2]:
         bench.finish(e)
     bench.store.write_segment(episodes[2], segment(0, 0))
-    bench.store.complete(episodes[2], _ungraded())
+    bench.store.complete(episodes[2], UNGRADED)
     bench.commit(bench.claim(1, 1).items)
     publish_until(bench, 64)
     (new,) = bench.open(1)
@@ -132,12 +136,6 @@ def test_leased_and_waiting_for_a_verdict__are_kept(postgres: PostgresWorld) -> 
     bench.finish(new)
     postgres.store.release_trainer(bench.run, bench.fence)
     assert "1 waiting for a verdict" in kept_until_old(postgres, bench)
-
-
-def _ungraded() -> object:
-    from agentrl.types import EpisodeEnd, Outcome, Termination
-
-    return EpisodeEnd(1, Termination.TERMINATED, Outcome.GRADED)
 
 
 def kept_until_old(postgres: PostgresWorld, bench: Bench) -> str:
@@ -305,6 +303,37 @@ def test_crash_between_any_two_statements__finished_by_the_next_call(
     assert len(retain(postgres.store, bench.run, 1).removed) == (crash_after < 6)
     assert tables(postgres, bench) == set()
     assert postgres.store.conservation(bench.run) == before
+
+
+def test_evaluation_asked_for_meanwhile__is_seen(postgres: PostgresWorld) -> None:
+    bench = trained_past_a_bucket(postgres)
+    with ThreadPoolExecutor(1) as pool:
+        with postgres.store.transaction() as trainer:
+            trainer.execute(
+                "select agentrl.request_evaluation_v1(%s, 3::bigint, 1::bigint, 'heldout', 2::bigint)", (bench.run,)
+            )
+            future = pool.submit(retain, postgres.store, bench.run, 1)
+            time.sleep(0.3)
+            assert not future.done()
+        assert [b.needed for b in future.result().kept] == [
+            f'1 of the unfinished evaluation of version 3 in run "{bench.spec.name}"'
+        ]
+
+
+def test_trainer_start_meanwhile__is_waited_for(postgres: PostgresWorld) -> None:
+    """It returns to ready what it trained after an older checkpoint than the newest."""
+    bench = postgres.bench(lag_bound=None, max_running=2)
+    bench.train(1)
+    first = bench.checkpoint()
+    bench.train(1)
+    publish_until(bench, 64)
+    bench.train(1)
+    bench.checkpoint()
+    postgres.store.release_trainer(bench.run, bench.fence)
+    start = "select agentrl.start_trainer_v1(%s, 'second', 60, %s)"
+    done = postgres.overlap(start, (bench.run, first), lambda: retain(postgres.store, bench.run, 1))
+    assert done.removed == []
+    bench.check()
 
 
 def test_import_at_work__retention_gives_up(postgres: PostgresWorld, impatient: None) -> None:

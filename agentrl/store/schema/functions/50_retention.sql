@@ -78,15 +78,18 @@ create or replace function agentrl.retention_v1(run_ bigint, keep_ bigint) retur
 $$;
 
 -- Records a bucket as removed, unless somebody needs it: then says who. From here on conservation counts it by this record.
--- Lock order: run rows (shared: no trainer start can return what it trained), admission (nothing opens), retention (no import).
+-- No import or export of the run may be at work: that lock is not waited for, since nobody may queue behind us. Then the run rows
+-- (no trainer start can return what it trained) and admission (nothing opens).
 create or replace function agentrl.retire_v1(run_ bigint, low_ bigint, keep_ bigint) returns text language plpgsql as $$
 declare
   plan record;
 begin
+  if not pg_try_advisory_xact_lock(hashtext('agentrl.retention'), run_::int) then
+    raise exception using errcode = 'lock_not_available', message = format('run %s is being imported from or exported', run_);
+  end if;
   perform 1 from agentrl.run where id = run_ or id in (select i.run from agentrl.import i where i.source = run_)
   order by id for share;
   perform pg_advisory_xact_lock(hashtext('agentrl.admission'), run_::int);
-  perform pg_advisory_xact_lock(hashtext('agentrl.retention'), run_::int);
   select * into plan from agentrl.retention_v1(run_, keep_) p where p.low = low_;
   if not found then
     return 'young again: its versions are among those to keep';
