@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from agentrl.cli import archive_commands
 from agentrl.cli.db_shell import shell
 from agentrl.cli.session import database_session, reader_session, require_run, store_session
 from agentrl.cli.show import show
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from agentrl.store.reader import Answer
 
 app = typer.Typer(help="Ask the trajectory store.", no_args_is_help=True)
+archive_commands.add_to(app)
 app.command("show")(show)
 app.command("shell")(shell)
 

@@ -8,6 +8,7 @@ import typer
 
 from agentrl.cli.session import reader_session, require_run
 from agentrl.errors import UsageError
+from agentrl.store.retention import removed_by_retention
 
 
 def show(
@@ -29,6 +30,9 @@ def show(
             identity = _identity(trajectory)
         stored = reader.trajectory(identity)
         if stored is None:
+            removed = removed_by_retention(reader, identity)
+            if removed is not None:
+                raise UsageError(f"{removed} `agentrl db query timeline {identity}` shows its moves and verdicts.")
             raise UsageError(f"There is no trajectory {identity}. `agentrl db query timeline ID` needs a stored id, too.")
         events = reader.query("timeline", trajectory=identity).records()
     for line in trajectory_lines(stored, events, tokens=tokens):

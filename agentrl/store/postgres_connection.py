@@ -57,7 +57,7 @@ CONNECT_TIMEOUT_S = 10
 
 
 class PostgresConnection:
-    """The pool, the error mapping and the three ways to talk: `rows`, `row` and `transaction`."""
+    """The pool, the error mapping and the ways to talk: `rows`, `row`, `transaction`, `session`."""
 
     def __init__(self, url: str, pool_size: int = 8) -> None:
         self._url = _parse(url)
@@ -111,13 +111,19 @@ class PostgresConnection:
                 pooled.close()
 
     @contextmanager
-    def transaction(self) -> Iterator[psycopg.Connection]:
-        """One transaction of several statements, for the few methods that need more than one."""
+    def session(self) -> Iterator[psycopg.Connection]:
+        """A connection in autocommit mode, for the few statements that can't be part of a transaction."""
         try:
-            with self._borrow() as connection, connection.transaction():
+            with self._borrow() as connection:
                 yield connection
         except psycopg.Error as e:
             raise self._explain(e) from e
+
+    @contextmanager
+    def transaction(self) -> Iterator[psycopg.Connection]:
+        """One transaction of several statements, for the few methods that need more than one."""
+        with self.session() as connection, connection.transaction():
+            yield connection
 
     def rows(self, statement: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """All rows of one statement, which is a transaction of its own."""

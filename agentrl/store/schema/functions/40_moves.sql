@@ -76,17 +76,19 @@ returns void language sql as $$
   values (run_, trajectory_, from_, to_, fence_, actor_, why_)
 $$;
 
--- Puts a trajectory whose row was just deleted from another place into dropped. A source names the run that created it.
+-- Puts a trajectory whose row was just deleted from another place into dropped. A source names the run that created it. The
+-- trajectory itself may be gone: retention removes what only an abandoned branch could still want.
 create or replace function agentrl.drop_v1(
   run_ bigint, start_version_ bigint, trajectory_ uuid, from_ text, reason_ text, detail_ text, charged_ boolean,
   retryable_ boolean, fence_ bigint, actor_ text, source_ bigint default null) returns void language plpgsql as $$
 begin
   insert into agentrl.dropped (run, trajectory, start_version, purpose, evaluation, grp, from_place, reason, detail, charged,
                                retryable, source)
-  select run_, t.id, t.start_version, t.purpose, t.evaluation, case when source_ is null then t.grp end, from_, reason_, detail_,
-         charged_, retryable_ and (not charged_ or t.failures + 1 < r.max_attempts), source_
-  from agentrl.trajectory t join agentrl.run r on r.id = t.run
-  where t.run = coalesce(source_, run_) and t.start_version = start_version_ and t.id = trajectory_;
+  select run_, trajectory_, start_version_, coalesce(t.purpose, 'train'), t.evaluation, case when source_ is null then t.grp end,
+         from_, reason_, detail_, charged_, retryable_ and (not charged_ or t.failures + 1 < r.max_attempts), source_
+  from agentrl.run r
+  left join agentrl.trajectory t on t.run = r.id and t.start_version = start_version_ and t.id = trajectory_
+  where r.id = coalesce(source_, run_);
   perform agentrl.note_v1(run_, trajectory_, from_, 'dropped', fence_, actor_, concat_ws(': ', reason_, detail_));
 end $$;
 

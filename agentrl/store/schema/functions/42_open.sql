@@ -9,6 +9,10 @@ declare
   id_ uuid := agentrl.new_id_v1();
   fence_ bigint := nextval('agentrl.fence');
 begin
+  if agentrl.is_retired_v1(r.id, start_version_) then
+    perform agentrl.fail_v1('AR009', format('version %s of run "%s" was removed by retention: no episode can start on it',
+                                            start_version_, r.name));
+  end if;
   insert into agentrl.trajectory (
     run, start_version, id, purpose, evaluation, split, task_idx, task_id, cursor, grp, seat, attempt, failures, retry_of, seed,
     worker, fence, model, tokenizer_hash, template_hash, engine, engine_version, engine_dtype, sampling, logprob_kind,

@@ -107,7 +107,12 @@ begin
   elsif v.status <> 'published' then
     perform agentrl.fail_v1('AR007', format('version %s of run %s is %s: only a published version can be evaluated', version_, run_, v.status));
   end if;
-  if exists (select 1 from agentrl.retired where run = run_ and low <= version_ and version_ < high) then
+  -- Retention tests for open evaluations under the same lock: either it sees this one, or this call sees what it removed.
+  perform pg_advisory_xact_lock_shared(hashtext('agentrl.retention'), run_::int);
+  select id into id_ from agentrl.evaluation where run = run_ and version = version_ and split = split_;
+  if found then
+    return id_;
+  elsif agentrl.is_retired_v1(run_, version_) then
     perform agentrl.fail_v1('AR009', format('version %s of run %s was removed by retention and can''t be evaluated', version_, run_));
   end if;
   select n into tasks from agentrl.task_cursor where run = run_ and split = split_;

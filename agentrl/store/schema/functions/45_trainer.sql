@@ -18,10 +18,12 @@ create or replace function agentrl.recompute_lag_v1(run_ bigint, head_ bigint) r
   where p.run = run_ and v.run = run_ and v.version = p.version
 $$;
 
--- Marks the steps after `keep` with their ledger and checkpoints as abandoned; their items come back to ready.
+-- Marks the steps after `keep` with their ledger and checkpoints as abandoned; their items come back to ready, or are dropped
+-- where retention removed a member (a resume from a checkpoint older than the newest).
 create or replace function agentrl.abandon_v1(r agentrl.run, keep bigint, actor_ text) returns uuid[] language plpgsql as $$
 declare
   c record;
+  why_ constant text := format('its step was abandoned by branch %s', r.branch);
   items uuid[] := '{}';
 begin
   update agentrl.step set abandoned_by = r.branch where run = r.id and abandoned_by is null and step > keep;
@@ -31,13 +33,20 @@ begin
       update agentrl.consumed set abandoned_by = r.branch
       where run = r.id and abandoned_by is null and step > keep returning item, step, trajectory, start_version, source)
     select g.item, g.source, array_agg(g.trajectory order by t.seat) as trajectories,
-           array_agg(g.start_version order by t.seat) as starts
+           array_agg(g.start_version order by t.seat) as starts,
+           bool_or(agentrl.is_retired_v1(coalesce(g.source, r.id), g.start_version)) as retired
     from gone g
-    join agentrl.trajectory t on t.run = coalesce(g.source, r.id) and t.start_version = g.start_version and t.id = g.trajectory
+    left join agentrl.trajectory t on t.run = coalesce(g.source, r.id) and t.start_version = g.start_version and t.id = g.trajectory
     group by g.item, g.source order by min(g.step), min(t.fence)
   loop
+    if c.retired then
+      perform agentrl.note_v1(r.id, id, 'consumed', 'ready', r.trainer_fence, actor_, why_) from unnest(c.trajectories) id;
+      perform agentrl.drop_item_v1(r.id, c.trajectories, c.starts, 'ready', 'abandoned_branch', 'removed by retention',
+                                   r.trainer_fence, actor_, c.source);
+      continue;
+    end if;
     perform agentrl.to_ready_v1(r.id, c.item, c.trajectories, c.starts, 0, clock_timestamp(), 'consumed', r.trainer_fence, actor_,
-                                format('its step was abandoned by branch %s', r.branch), c.source);
+                                why_, c.source);
     items := items || c.item;
   end loop;
   return items;
