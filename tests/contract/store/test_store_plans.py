@@ -18,8 +18,8 @@ STORED = 20_000
 _FILL = """
   insert into agentrl.trajectory (run, start_version, id, purpose, split, task_idx, task_id, cursor, seat, attempt, seed,
     worker, fence, model, tokenizer_hash, template_hash, engine, engine_version, engine_dtype, sampling, logprob_kind,
-    environment, environment_version, sandbox, origin, ended_at, complete, termination, outcome, ended_to, n_segments, n_tokens, n_actions,
-    versions)
+    environment, environment_version, sandbox, origin, ended_at, complete, termination, outcome, ended_to, n_segments,
+    n_tokens, n_actions, versions)
   select %(run)s, 0, agentrl.new_id_v1(), 'train', 'train', i %% 8, 't' || i %% 8, i, 0, 1, i, 'w', 0, 'm', 't', 'c', 'local',
     '1', 'float32', '{}', 'sampled', 'toy', '1', '', 'simulated', now(), true, 'terminated', 'graded', 'ready', 1, 2, 1, '{0}'
   from generate_series(1, %(n)s) i;
