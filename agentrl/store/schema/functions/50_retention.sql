@@ -77,12 +77,13 @@ create or replace function agentrl.retention_v1(run_ bigint, keep_ bigint) retur
   order by b.low
 $$;
 
--- Records a bucket as removed, unless somebody needs it: then says who. Conservation counts it by this record from now on. The
--- lock of imports and exports is not waited for, since nobody may queue behind us.
+-- Records a bucket as removed, unless somebody needs it: then says who. From here on conservation counts it by this record.
 create or replace function agentrl.retire_v1(run_ bigint, low_ bigint, keep_ bigint) returns text language plpgsql as $$
 declare
   plan record;
 begin
+  -- Not waited for: an export may take hours, and nobody may queue behind us. The run rows then keep trainer starts from returning
+  -- what they trained, and admission keeps episodes from opening.
   if not pg_try_advisory_xact_lock(hashtext('agentrl.retention'), run_::int) then
     raise exception using errcode = 'lock_not_available', message = format('run %s is being imported from or exported', run_);
   end if;
