@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
 from agentrl.cli.session import require_run, store_session
 from agentrl.cli.trajectory_text import visible
-from agentrl.store.archive_export import export_run
-from agentrl.store.archive_import import import_archive
-from agentrl.store.retention import Bucket, retain, retention_plan
-from agentrl.store.statistics import RunStatistics, StoreStatistics, store_statistics
+
+if TYPE_CHECKING:
+    from agentrl.store.retention import Bucket
+    from agentrl.store.statistics import RunStatistics, StoreStatistics
 
 
 def add_to(app: typer.Typer) -> None:
@@ -29,6 +30,8 @@ def retain_versions(
     dry_run: bool = typer.Option(False, "--dry-run", help="Say what would be removed; change nothing."),
 ) -> None:
     """Remove the trajectories of old policy versions, for example: agentrl db retain --run latest --keep-versions 128."""
+    from agentrl.store.retention import retain, retention_plan
+
     with store_session() as session:
         row = require_run(session.store, run)
         if dry_run:
@@ -60,6 +63,8 @@ def export(
     snapshot: bool = typer.Option(False, "--snapshot", help="Of a run at work: write what has come to rest."),
 ) -> None:
     """Write a run to files, exactly, for example: agentrl db export latest backup --format parquet."""
+    from agentrl.store.archive_export import export_run
+
     with store_session() as session:
         done = export_run(session.store, require_run(session.store, run).id, folder, file_format, snapshot)
     print(
@@ -72,6 +77,8 @@ def import_(
     name: str | None = typer.Option(None, "--name", help="Name of the new run. Default: the name it had."),
 ) -> None:
     """Read a run back from files, for example: agentrl db import backup --name copy."""
+    from agentrl.store.archive_import import import_archive
+
     with store_session() as session:
         done = import_archive(session.store, folder, name)
     print(f"imported run {visible(done.name)} ({done.status}): {done.trajectories:,} trajectories")
@@ -82,6 +89,8 @@ def stats(
     as_json: bool = typer.Option(False, "--json", help="One JSON object."),
 ) -> None:
     """How big the store is and how fast it grows, for example: agentrl db stats --run latest."""
+    from agentrl.store.statistics import store_statistics
+
     with store_session() as session:
         found = store_statistics(session.store, None if run is None else require_run(session.store, run).id)
     if as_json:

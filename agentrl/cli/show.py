@@ -8,7 +8,6 @@ import typer
 
 from agentrl.cli.session import reader_session, require_run
 from agentrl.errors import UsageError
-from agentrl.store.retention import removed_by_retention
 
 
 def show(
@@ -30,6 +29,8 @@ def show(
             identity = _identity(trajectory)
         stored = reader.trajectory(identity)
         if stored is None:
+            from agentrl.store.retention import removed_by_retention
+
             removed = removed_by_retention(reader, identity)
             if removed is not None:
                 raise UsageError(f"{removed} `agentrl db query timeline {identity}` shows its moves and verdicts.")

@@ -1,4 +1,4 @@
-"""Where one Postgres saturates: segments, claims and polls a second with more and more clients."""
+"""Where one Postgres saturates: segments, claims, polls and wake-ups a second with more and more clients."""
 
 from __future__ import annotations
 
@@ -49,6 +49,7 @@ def claims(context: Context) -> list[Row]:
     each, polls = context.size(10, 1), context.size(2000, 50)
     claimed: dict[int, float] = {}
     polled: dict[int, float] = {}
+    woken: dict[int, float] = {}
     with database(context.server) as url, children(context.size(8, 1), "trainer", url=url) as started:
         for n in (1, 2, 4, 8):
             if n > len(started):
@@ -57,12 +58,15 @@ def claims(context: Context) -> list[Row]:
             ask_all(some, "prepare", claims=each)
             claimed[n] = n * each / seconds(some, "claim", claims=each)
             polled[n] = n * polls / seconds(some, "poll", times=polls)
+            woken[n] = n * polls / seconds(some, "wake", times=polls)
     best = max(claimed.values())
     return [
         Row("claims of 64, read and acknowledged, a second", listed(claimed, "runs"),
             f"{64 * best:,.0f} trajectories of 1,024 tokens a second"),
-        Row("polls a second (the newest version; no connection listens)", listed(polled, "connections"),
-            f"{max(polled.values()) / 20:,.0f} idle workers that ask 20 times a second"),
+        Row("polls a second (the newest version)", listed(polled, "connections"),
+            f"{max(polled.values()) * 2:,.0f} idle workers that ask every 2 s"),
+        Row("wake-ups sent a second", listed(woken, "connections"),
+            f"{max(woken.values()) / 50:,.0f} processes that send the most they may, 50 a second"),
     ]  # fmt: skip
 
 
