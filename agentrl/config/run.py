@@ -71,6 +71,10 @@ class StalenessSettings(Section):
     """Sync strength: 0 strictly synchronous, 1 unbounded."""
     lag: int | None = Field(None, ge=0, le=MOST)
     """Lag bound in policy updates; None derives it from eta."""
+    max_age_s: float | None = Field(None, gt=0)
+    """Age at which a trajectory that was not claimed is dropped as too_old; None: never."""
+    group_deadline_s: float | None = Field(None, gt=0)
+    """Age at which a group that is still open is dropped as group_incomplete, stragglers and all; None: never."""
 
     @property
     def bound(self) -> int | None:
@@ -92,6 +96,12 @@ class TrainerSettings(Section):
     clip_grad: float = Field(1.0, gt=0)
     micro_batch_tokens: int = Field(4096, ge=1, le=MOST)
     """Padded tokens of one forward pass."""
+    long_tokens: int | None = Field(None, ge=1, le=MOST)
+    """Tokens from which a trajectory counts as long; with long_share, or None: no places are reserved."""
+    long_share: float | None = Field(None, gt=0, lt=1)
+    """Share of each batch reserved for long trajectories, which finish later and would be seen too rarely."""
+    long_wait_s: float = Field(30.0, ge=0, le=86_400)
+    """Longest wait for long trajectories before short ones take their places."""
     checkpoint_every: int = Field(20, ge=1, le=MOST)
     """Steps between checkpoints."""
     lease_s: float = Field(60.0, gt=0, le=86_400)
@@ -141,6 +151,10 @@ class RunConfig(Section):
                 f"trainer.batch ({batch}) must be a multiple of algorithm.group_size ({group}): "
                 f"use {' or '.join(str(n * group) for n in (batch // group, batch // group + 1) if n)}"
             )
+        if (self.trainer.long_tokens is None) != (self.trainer.long_share is None):
+            raise ValueError("trainer.long_tokens and trainer.long_share belong together: set both or neither")
+        if self.staleness.group_deadline_s is not None and group == 1:
+            raise ValueError("staleness.group_deadline_s needs groups: algorithm.group_size is 1")
         if self.evaluation.split == "train":
             raise ValueError("evaluation.split can't be 'train': its tasks are trained on")
         if self.model.hidden % self.model.heads or self.model.heads % self.model.kv_heads:

@@ -73,6 +73,11 @@ def create_run(plan: Plan, store: TrajectoryStore) -> RunRow:
         max_running=config.rollout.concurrency * config.rollout.workers,
         max_attempts=config.rollout.max_attempts,
         lease_s=config.rollout.lease_s,
+        max_age_s=config.staleness.max_age_s,
+        group_deadline_s=config.staleness.group_deadline_s,
+        long_tokens=config.trainer.long_tokens,
+        long_share=config.trainer.long_share or 0.0,
+        long_wait_s=config.trainer.long_wait_s,
     )
     try:
         (plan.folder / "logs").mkdir(parents=True)
@@ -116,7 +121,13 @@ def execute(run: RunRow, store: TrajectoryStore) -> int:
 @contextmanager
 def _only_launcher(run: RunRow, folder: Path) -> Iterator[None]:
     """A run has one launcher on a host: two would start twice the workers and fence each other's trainer."""
-    with (folder / "launcher.lock").open("a") as lock:
+    try:
+        lock = (folder / "launcher.lock").open("a")
+    except OSError as error:
+        raise UsageError(
+            f"The folder of run {run.spec.name}, with its weights and checkpoints, can't be used: {error}"
+        ) from None
+    with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import socket
+import sys
 from pathlib import Path
 
 from agentrl.config.run import RunConfig
@@ -13,6 +14,7 @@ from agentrl.config.stored import from_row
 from agentrl.engine.local import LocalEngine
 from agentrl.environment.base import Environment
 from agentrl.environment.registry import load
+from agentrl.errors import RunFailed
 from agentrl.monitor.log import ProcessLog
 from agentrl.rollout.episode import EpisodeRunner
 from agentrl.rollout.worker import RolloutWorker
@@ -23,18 +25,23 @@ from sandboxes.choose import choose
 from sandboxes.contract import Provider
 from sandboxes.pool import Pool
 
+EXIT_FAILED = 5
 WAIT_S = 0.1
 EVALUATION_POOL = 8
 """Sandboxes of the evaluation worker: nobody waits for it, so it need not be as fast as the training workers."""
 
 
 def run_rollout(store: TrajectoryStore, run: RunRow, *, worker: str, evaluate: bool) -> int:
-    """Exit code 0 after a stop."""
+    """Exit code 0 after a stop, 5 when the run can't go on."""
     config, folder = from_row(run.spec.config)
     role = "evaluation" if evaluate else f"rollout-{worker}"
     log = ProcessLog(folder / "logs", role)
     try:
         asyncio.run(_serve(store, run, config, folder, role, evaluate, log))
+    except RunFailed as error:
+        log.error("run failed", error=str(error))
+        print(f"agentrl: {error}", file=sys.stderr, flush=True)
+        return EXIT_FAILED
     except Exception:  # the process boundary: the log keeps the traceback, the launcher the exit code
         log.error("rollout process failed")
         raise

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from uuid import UUID, uuid4
 
 from agentrl.engine.contract import Engine
-from agentrl.errors import EnvironmentFault, Fenced, StoreError
+from agentrl.errors import Fenced, RunFailed, StoreError
 from agentrl.monitor.log import ProcessLog
 from agentrl.rollout.episode import EpisodeRunner
 from agentrl.store.contract import Change, Evaluation, OpenResult, RunRow, TrajectoryStore
@@ -59,7 +59,7 @@ class RolloutWorker:
     _refusal: str | None = None
     _failed: int = 0
     _well: int = 0
-    _hopeless: EnvironmentFault | None = None
+    _hopeless: RunFailed | None = None
 
     async def serve(self, stop: asyncio.Event) -> None:
         """Work until ``stop`` is set, then release everything."""
@@ -189,7 +189,7 @@ class RolloutWorker:
         if self._failed <= TOLD:
             print(f"  episode {episode.trajectory} failed: {error:.1000}", flush=True)
         if self._well == 0 and self._failed >= HOPELESS and self._hopeless is None:
-            self._hopeless = EnvironmentFault(f"{self._failed} episodes failed and none ended well; the last one: {error}")
+            self._hopeless = RunFailed(f"{self._failed} episodes failed and none ended well; the last one: {error}")
 
     async def _watch_failures(self) -> None:
         while self._hopeless is None:

@@ -67,15 +67,6 @@ def comments(text: str) -> list[tuple[str, str]]:
     return found
 
 
-def defined_functions() -> set[str]:
-    """Names of all functions in the schema files; no two functions share a name."""
-    return {
-        m
-        for text in schema_files("functions").values()
-        for m in re.findall(r"^create or replace function agentrl\.(\w+)", text, re.M)
-    }
-
-
 def ensure_schema(connection: psycopg.Connection) -> None:
     """Create the schema unless it is there; safe when several processes start at once. Commits."""
     with connection.transaction():

@@ -87,6 +87,9 @@ def test_eta_given__replaces_the_overlays_lag() -> None:
         ({"overrides": ["algorithm.gae_lambda=nan"]}, "algorithm.gae_lambda"),
         ({"overrides": ["algorithm.gae_lambda=-3"]}, "algorithm.gae_lambda"),
         ({"overrides": ["evaluation.split=train"]}, "trained on"),
+        ({"overrides": ["trainer.long_tokens=100"]}, "belong together"),
+        ({"overrides": ["trainer.long_share=0.25"]}, "belong together"),
+        ({"overrides": ["staleness.group_deadline_s=60"]}, "group_size is 1"),
         ({"file": Path("/does/not/exist.toml")}, "does not exist"),
     ],
 )
