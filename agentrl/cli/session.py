@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from agentrl.store.postgres_runs import PostgresRuns
     from agentrl.store.reader import Reader
 
-_CLIENTS = "select count(*) from pg_stat_activity where backend_type = 'client backend' and pid <> pg_backend_pid()"
-
 
 @dataclass(frozen=True)
 class StoreSession:
@@ -33,13 +31,14 @@ class StoreSession:
 @contextmanager
 def database_session() -> Iterator[str]:
     """The URL of the database, for as long as it is used."""
-    from agentrl.store.connect import database_url
+    from agentrl.store.connect import URL_VARIABLE
+    from agentrl.store.embedded import embedded_in_use
 
-    url = database_url()
-    try:
+    if named := os.environ.get(URL_VARIABLE):
+        yield named
+        return
+    with embedded_in_use() as url:
         yield url
-    finally:
-        _leave(url)
 
 
 @contextmanager
@@ -66,23 +65,6 @@ def reader_session(timeout_s: float | None = None) -> Iterator[Reader]:
             yield reader
         finally:
             reader.close()
-
-
-def _leave(url: str) -> None:
-    import psycopg
-
-    from agentrl.store.connect import URL_VARIABLE
-    from agentrl.store.embedded import embedded_is_running, stop_embedded
-
-    if URL_VARIABLE in os.environ or not embedded_is_running():
-        return
-    try:
-        with psycopg.connect(url, connect_timeout=5) as connection:
-            row = connection.execute(_CLIENTS).fetchone()
-    except psycopg.OperationalError:
-        return  # somebody else stopped it, or it is starting again after a crash
-    if row is not None and row[0] == 0:
-        stop_embedded()
 
 
 def require_run(store: PostgresRuns, name: str) -> RunRow:

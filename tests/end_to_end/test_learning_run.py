@@ -88,7 +88,7 @@ def test_metrics__are_in_the_step_rows(learned: str, command_line: CommandLine) 
 def test_preset__runs_on_the_default_task(preset: str, learned: str, command_line: CommandLine) -> None:
     output = command_line.run(
         "train", "--env", "code_agent", "--preset", preset, "--name", preset, "--seed", "11",
-        "trainer.steps=6", "evaluation.episodes=32", "evaluation.every=0",
+        "trainer.steps=5", "evaluation.episodes=32", "evaluation.every=0",
     )  # fmt: skip
     assert "from the cache" in output
     assert "conservation OK" in output
@@ -97,9 +97,9 @@ def test_preset__runs_on_the_default_task(preset: str, learned: str, command_lin
 def test_sync__trains_only_tokens_of_its_own_version(learned: str, command_line: CommandLine) -> None:
     command_line.run(
         "train", "--env", "code_agent", "--sync", "--name", "sync", "--seed", "11",
-        "trainer.steps=8", "evaluation.episodes=32", "evaluation.every=0",
+        "trainer.steps=5", "evaluation.episodes=32", "evaluation.every=0",
     )  # fmt: skip
-    assert lag_histogram(command_line, "sync") == {0: 8 * 64}
+    assert lag_histogram(command_line, "sync") == {0: 5 * 64}
 
 
 @pytest.mark.docker
@@ -110,7 +110,7 @@ def test_docker__runs_the_same_episodes(learned: str, command_line: CommandLine,
     monkeypatch.setenv("DOCKER_HOST", url)
     output = command_line.run(
         "train", "--env", "code_agent", "--sandbox", "docker", "--name", "docker", "--seed", "11",
-        "trainer.steps=3", "evaluation.episodes=32", "evaluation.every=0", "sandbox.pool_size=4",
+        "trainer.steps=2", "evaluation.episodes=32", "evaluation.every=0", "sandbox.pool_size=4",
     )  # fmt: skip
     assert "docker" in re.search(r"sandbox +(.*)", output)[1]
     assert "conservation OK" in output

@@ -6,9 +6,11 @@ import multiprocessing
 import os
 import pwd
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,7 +19,7 @@ import pytest
 from store_bench import Server
 
 from agentrl.errors import NotReadyError
-from agentrl.store.embedded import find_binaries, start_embedded, stop_embedded
+from agentrl.store.embedded import embedded_in_use, find_binaries, start_embedded, stop_embedded
 
 START = "import sys, pathlib, agentrl.store.embedded as e; print(e.start_embedded(pathlib.Path(sys.argv[1])))"
 AS_ROOT = os.getuid() == 0
@@ -45,6 +47,37 @@ def test_several_processes__start_one_server_that_outlives_them(home: Path) -> N
     assert stop_embedded(home) is False
     (data,) = home.glob("pg18")
     assert data.stat().st_mode & 0o777 == 0o700
+
+
+def test_last_user_stops_it__not_one_that_leaves_while_all_connections_are_broken(home: Path) -> None:
+    with embedded_in_use(home) as url, psycopg.connect(url) as connection:
+        backend = connection.info.backend_pid
+        with embedded_in_use(home):
+            os.kill(backend, signal.SIGKILL)  # the server closes all connections and recovers
+            with pytest.raises(psycopg.OperationalError):
+                connection.execute("select pg_sleep(30)")
+            _wait_until_it_answers(url)
+        with psycopg.connect(url) as again:
+            assert again.execute("select 1").fetchone() == (1,)
+    assert stop_embedded(home) is False
+
+
+def test_connected_client__keeps_the_server_of_the_last_user(home: Path) -> None:
+    with embedded_in_use(home) as url:
+        client = psycopg.connect(url)
+    assert client.execute("select 1").fetchone() == (1,)
+    client.close()
+
+
+def _wait_until_it_answers(url: str) -> None:
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            psycopg.connect(url).close()
+            return
+        except psycopg.OperationalError:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
 
 
 def test_server_user__is_nobody_for_root_and_oneself_otherwise(embedded_server: Server) -> None:
