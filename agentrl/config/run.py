@@ -112,6 +112,8 @@ class StoreSettings(Section):
 
     poll_seconds: float = Field(2.0, gt=0, le=60)
     """Whoever waits asks again after this long, should a wake-up have been lost."""
+    outage_s: float = Field(120.0, ge=0, le=86_400)
+    """How long the processes of a run wait for a database that does not answer before they end."""
 
 
 class EvaluationSettings(Section):

@@ -19,6 +19,7 @@ from agentrl.monitor.log import ProcessLog
 from agentrl.rollout.episode import EpisodeRunner
 from agentrl.rollout.worker import RolloutWorker
 from agentrl.store.contract import RunRow, TrajectoryStore
+from agentrl.store.patience import outlasting
 from agentrl.tokens.chat_format import ChatFormat
 from agentrl.types import Lineage, PolicyVersion, Sampling
 from sandboxes.choose import choose
@@ -54,6 +55,9 @@ async def _serve(
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    store = outlasting(
+        store, config.store.outage_s, stop.is_set, lambda line: log.warning("waiting for the database", call=line)
+    )
     first = await _first_version(store, run, stop)
     if first is None:
         return
