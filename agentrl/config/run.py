@@ -76,6 +76,19 @@ class StalenessSettings(Section):
     group_deadline_s: float | None = Field(None, gt=0)
     """Age at which a group that is still open is dropped as group_incomplete, stragglers and all; None: never."""
 
+    refresh_every: int = Field(1, ge=1, le=MOST)
+    """Workers load every k-th version: loading interrupts generation, not loading makes tokens up to k - 1 updates older."""
+
+    @model_validator(mode="after")
+    def _fresh_enough(self) -> Self:
+        if self.bound is not None and self.bound < self.refresh_every - 1:
+            raise ValueError(
+                f"staleness.refresh_every ({self.refresh_every}) lets workers act on weights that are {self.refresh_every - 1} "
+                f"updates old, but the lag bound is {self.bound}: set staleness.refresh_every to {self.bound + 1} or less, "
+                f"or staleness.lag to {self.refresh_every - 1} or more"
+            )
+        return self
+
     @property
     def bound(self) -> int | None:
         """The lag bound L in policy updates; None is unbounded."""

@@ -148,10 +148,14 @@ def _staleness_line(config: RunConfig) -> str:
         return f"unbounded lag; at most {config.rollout.concurrency * config.rollout.workers} episodes run at once"
     if bound == 0:
         return "strictly synchronous: nothing is generated while the trainer works on its batch"
-    return (
-        f"lag of at most {bound} policy updates, "
-        f"at most {(bound + 1) * config.trainer.batch} episodes between start and training"
-    )
+    parts = [
+        f"lag of at most {bound} policy updates",
+        f"at most {(bound + 1) * config.trainer.batch} episodes between start and training",
+    ]
+    every = config.staleness.refresh_every
+    if every > 1:
+        parts.append(f"workers load every {every}. policy version")
+    return ", ".join(parts)
 
 
 def _trainer_line(config: RunConfig) -> str:

@@ -77,7 +77,7 @@ async def _serve(
         runner = EpisodeRunner(environment, store, engine, chat, pool, sampling)
         lineage = await _lineage(environment, model_dir, chat, engine, sampling, provider)
         worker = RolloutWorker(store, run, name, engine, runner, lineage, config.rollout.concurrency, log, evaluate,
-                               poll_s=config.store.poll_seconds)  # fmt: skip
+                               poll_s=config.store.poll_seconds, refresh_every=config.staleness.refresh_every)  # fmt: skip
         await worker.serve(stop)
     finally:
         await pool.close()

@@ -1,8 +1,9 @@
 """The rollout worker: opens what the store admits, runs it concurrently, keeps weights fresh and leases alive.
 
 Invariants
-- freshness: the engine holds the newest version that is not failed soon after its row is there, and never misses one for longer
-  than ``poll_s``.
+- freshness: the engine holds the newest version that is not failed, or one less than ``refresh_every`` updates older, soon
+  after its row is there, and never misses one for longer than ``poll_s``.
+- never_starved: a worker whose weights are too old for anything to be admitted loads the newest ones, whatever the interval.
 - leases_alive: live rows are renewed every third of the lease; an episode that lost its row is stopped at once.
 - one_failure: an episode that fails in an unforeseen way is completed as infrastructure and touches no other.
 - clean_release: a stop completes running episodes as aborted, which costs them no attempt.
@@ -23,9 +24,11 @@ from agentrl.engine.contract import Engine
 from agentrl.errors import Fenced, RunFailed, StoreError
 from agentrl.monitor.log import ProcessLog
 from agentrl.rollout.episode import EpisodeRunner
+from agentrl.staleness import refresh_due
 from agentrl.store.contract import Change, Evaluation, OpenResult, RunRow, TrajectoryStore
-from agentrl.types import EpisodeEnd, Lineage, Opened, Outcome, Termination
+from agentrl.types import EpisodeEnd, Lineage, Opened, Outcome, PolicyVersion, Termination
 
+NO_CAPACITY = "no_capacity"
 WATCH_S = 0.25
 GATHER_S = 0.03
 """Places that come free within this time are filled by one call."""
@@ -51,6 +54,8 @@ class RolloutWorker:
     evaluate: bool = False
     poll_s: float = 2.0
     """Bounds what a lost wake-up costs."""
+    refresh_every: int = 1
+    """The newest weights are loaded once they are this many policy updates ahead."""
     _running: dict[UUID, tuple[Opened, asyncio.Task[None]]] = field(default_factory=dict)
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
     _policy: asyncio.Event = field(default_factory=asyncio.Event)
@@ -208,7 +213,7 @@ class RolloutWorker:
         while True:
             self._policy.clear()
             newest = await asyncio.to_thread(self.store.newest_version, self.run.id)
-            if newest is not None and newest.version != self.engine.version:
+            if newest is not None and await self._is_due(newest):
                 began = time.monotonic()
                 await self.engine.load(newest)
                 await asyncio.to_thread(self.store.record_engine_load, self.run.id, self.name, newest.version)
@@ -216,6 +221,14 @@ class RolloutWorker:
                 self.log.info("loaded weights", version=newest.version, seconds=round(time.monotonic() - began, 4))
                 self._changed.set()
             await self._wait(self._policy)
+
+    async def _is_due(self, newest: PolicyVersion) -> bool:
+        if newest.version == self.engine.version:
+            return False
+        if self._refusal == NO_CAPACITY and not self._running:
+            return True
+        held = await asyncio.to_thread(self.store.version, self.run.id, self.engine.version)
+        return refresh_due(newest.updates, held.updates, self.refresh_every)
 
     async def _keep_leases(self) -> None:
         while True:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -71,3 +72,24 @@ async def test_push_trusted__an_engine_that_went_back_is_reloaded(case: Case) ->
     await eventually(lambda: case.engine.version == newest)
     await case.engine.load(base)
     await eventually(lambda: case.engine.version == newest)
+
+
+def named(version: int, updates: int) -> PolicyVersion:
+    return PolicyVersion(version, version - 1 if version else None, updates, f"weights {version}", "c", "published")
+
+
+@pytest.mark.parametrize(
+    ("newest", "due"), [(named(6, 5), False), (named(7, 6), True), (named(9, 4), True)], ids=["one ahead", "two", "resumed"]
+)
+async def test_freshness__every_second_version_is_loaded_and_another_lineage_at_once(
+    newest: PolicyVersion, due: bool, case: Case
+) -> None:
+    store: Any = SimpleNamespace(version=lambda run, version: named(5, 4))
+    worker = dataclasses.replace(case.worker, store=store, refresh_every=2, _refusal="target_reached")
+    assert await worker._is_due(newest) is due
+
+
+async def test_never_starved__an_idle_worker_without_capacity_loads_what_is_not_due(case: Case) -> None:
+    store: Any = SimpleNamespace(version=lambda run, version: named(5, 4))
+    worker = dataclasses.replace(case.worker, store=store, refresh_every=3, _refusal="no_capacity")
+    assert await worker._is_due(named(6, 5))
