@@ -7,18 +7,21 @@ round can unblock is a dead-lock of the protocol, so the test fails with what ev
 from __future__ import annotations
 
 import random
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from store_bench import FAILED, Bench, World, graded, segment
 
+from agentrl.errors import Fenced
 from agentrl.staleness import refresh_due
 from agentrl.types import Opened
 
 STEPS = 5
 PATIENCE = 40
-"""Rounds without a step: each lets leases and deadlines pass, so retries, drops and refreshes had their turn many times."""
+"""Rounds in which nothing opens and nothing is trained: leases and deadlines pass, retries and refreshes have their turn."""
+MOST_ROUNDS = 4000
 
 
 @dataclass
@@ -63,11 +66,12 @@ class Simulation:
         if not worker.running:
             return
         episode = worker.running.pop(self.chance.randrange(len(worker.running)))
-        if self.chance.random() < self.failures:
-            self.bench.store.complete(episode, FAILED)
-        else:
-            self.bench.store.write_segment(episode, segment(0, worker.version))
-            self.bench.store.complete(episode, graded(1, self.chance.choice([0.0, 1.0])))
+        with suppress(Fenced):  # its group was given up
+            if self.chance.random() < self.failures:
+                self.bench.store.complete(episode, FAILED)
+            else:
+                self.bench.store.write_segment(episode, segment(0, worker.version))
+                self.bench.store.complete(episode, graded(1, self.chance.choice([0.0, 1.0])))
 
     def die(self, worker: Worker) -> None:
         """Its leases lapse later; another worker of the same name starts with the newest weights."""
@@ -96,7 +100,7 @@ class Simulation:
         return stepped or self.train()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60, deadline=None, derandomize=True)
 @given(
     lag=st.sampled_from([None, 0, 1, 2, 5]),
     groups=st.integers(1, 3),
@@ -130,9 +134,11 @@ def test_no_dead_lock__every_batch_is_reached(
         world, bench, random.Random(seed), [Worker(f"w{i}", bench.version) for i in range(n_workers)], slots,
         refresh_every if lag is None else min(refresh_every, lag + 1), failures, deaths,
     )  # fmt: skip
-    idle = 0
-    while bench.store.find_run(bench.spec.name).step < STEPS:
-        idle = 0 if simulation.round() else idle + 1
+    idle = created = 0
+    for _ in range(MOST_ROUNDS):
+        stepped = simulation.round()
+        before, created = created, bench.store.conservation(bench.run).created
+        idle = 0 if stepped or created > before else idle + 1
         assert idle < PATIENCE, (simulation.trainer_told, simulation.workers, bench.store.conservation(bench.run))
         world.advance(bench, 30.0)
         for worker in simulation.workers:
@@ -140,3 +146,6 @@ def test_no_dead_lock__every_batch_is_reached(
             lost = bench.store.renew_episodes(worker.name, held)
             worker.running = [e for e in worker.running if e.trajectory not in lost]
         bench.check()
+        if bench.store.find_run(bench.spec.name).step == STEPS:
+            return
+    raise AssertionError("the target was never reached")
