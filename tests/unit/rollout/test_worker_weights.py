@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,6 +12,7 @@ import pytest
 
 from agentrl.engine.scripted import ScriptedEngine
 from agentrl.monitor.log import ProcessLog
+from agentrl.rollout.upkeep import Freshness
 from agentrl.rollout.worker import RolloutWorker
 from agentrl.store.contract import RunSpec
 from agentrl.store.memory import MemoryStore
@@ -85,11 +85,12 @@ async def test_freshness__every_second_version_is_loaded_and_another_lineage_at_
     newest: PolicyVersion, due: bool, case: Case
 ) -> None:
     store: Any = SimpleNamespace(version=lambda run, version: named(5, 4))
-    worker = dataclasses.replace(case.worker, store=store, refresh_every=2, _refusal="target_reached")
-    assert await worker._is_due(newest) is due
+    freshness = Freshness(store, case.run, "W0", case.engine, case.worker.log, refresh_every=2)
+    assert await freshness.is_due(newest, starved=False) is due
 
 
-async def test_never_starved__an_idle_worker_without_capacity_loads_what_is_not_due(case: Case) -> None:
+async def test_never_starved__without_capacity_what_is_not_due_is_loaded(case: Case) -> None:
     store: Any = SimpleNamespace(version=lambda run, version: named(5, 4))
-    worker = dataclasses.replace(case.worker, store=store, refresh_every=3, _refusal="no_capacity")
-    assert await worker._is_due(named(6, 5))
+    freshness = Freshness(store, case.run, "W0", case.engine, case.worker.log, refresh_every=3)
+    assert await freshness.is_due(named(6, 5), starved=True)
+    assert not await freshness.is_due(named(6, 5), starved=False)
