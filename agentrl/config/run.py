@@ -57,7 +57,8 @@ class EngineSettings(Section):
 class RolloutSettings(Section):
     """The workers that act."""
 
-    workers: int = Field(1, ge=1, le=MOST)
+    workers: int = Field(1, ge=0, le=MOST)
+    """0: only outside agents act, through `agentrl gateway`."""
     concurrency: int = Field(128, ge=1, le=MOST)
     """Episodes that one worker runs at once."""
     lease_s: float = Field(60.0, gt=0, le=86_400)

@@ -82,6 +82,8 @@ def make_plan(resolved: Resolved, name: str | None, store: TrajectoryStore, stor
         "checkpoints": f"every {config.trainer.checkpoint_every} steps: a crash repeats at most that many",
         "machine": f"{os.cpu_count()} cores, Python {platform.python_version()}",
     }
+    if not config.rollout.workers:
+        lines["rollout"] = f"no worker here: outside agents act through `agentrl gateway --run {name}`"
     return Plan(name, folder, resolved, lines)
 
 
@@ -145,7 +147,7 @@ def _algorithm_line(config: RunConfig) -> str:
 def _staleness_line(config: RunConfig) -> str:
     bound = config.staleness.bound
     if bound is None:
-        return f"unbounded lag; at most {config.rollout.concurrency * config.rollout.workers} episodes run at once"
+        return f"unbounded lag; at most {config.rollout.concurrency * max(1, config.rollout.workers)} episodes run at once"
     if bound == 0:
         return "strictly synchronous: nothing is generated while the trainer works on its batch"
     parts = [
