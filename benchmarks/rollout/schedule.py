@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from uuid import uuid4
 
-from agentrl.store.contract import StepCommit
+from agentrl.store.contract import Change, StepCommit
 from agentrl.store.postgres import PostgresStore
 from benchmarks.rollout.simulated import Simulation, simulation
 from benchmarks.store.report import Row, at_least
@@ -106,7 +106,11 @@ async def _train(made: Simulation, work: Work) -> Counter[int]:
     """The trainer's moves, in this process: its update is a pause."""
     store, run, lags = made.store, made.run.id, Counter[int]()
     loop, items = asyncio.get_running_loop(), asyncio.Event()
-    subscription = store.subscribe(run, lambda change: loop.call_soon_threadsafe(items.set) and None)
+
+    def woken(change: Change) -> None:
+        loop.call_soon_threadsafe(items.set)
+
+    subscription = store.subscribe(run, woken)
     version = made.store.newest_version(run)
     assert version is not None
     for step in range(1, work.steps + 1):

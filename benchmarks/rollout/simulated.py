@@ -23,7 +23,8 @@ from agentrl.tokens.chat_format import ChatFormat
 from agentrl.types import FinishReason, Lineage, PolicyVersion, Sampling
 from sandboxes.contract import Sandbox
 
-WORDS = tuple("the agent reads a file runs the tests sees what failed changes one line and runs them again".split(" "))
+TEXT = "the agent reads a file runs the tests sees what failed changes one line and runs them again"
+WORDS = TEXT.split()
 LINEAGE = Lineage("simulated", "tok", "tmpl", "simulated", "1", "float32", Sampling(), environment="simulated")
 
 
