@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 import typer
 
 from agentrl.cli import archive_commands
+from agentrl.cli.db_reuse import reuse
 from agentrl.cli.db_shell import shell
+from agentrl.cli.db_vacuum import vacuum_store
 from agentrl.cli.session import database_session, reader_session, require_run, store_session
 from agentrl.cli.show import show
 from agentrl.errors import UsageError
@@ -20,6 +22,8 @@ app = typer.Typer(help="Ask the trajectory store.", no_args_is_help=True)
 archive_commands.add_to(app)
 app.command("show")(show)
 app.command("shell")(shell)
+app.command("reuse")(reuse)
+app.command("vacuum")(vacuum_store)
 
 _JSON = typer.Option(False, "--json", help="One JSON object a row.")
 _CSV = typer.Option(False, "--csv", help="Comma-separated values.")

@@ -152,6 +152,8 @@ class PostgresConnection:
         if ours is not None:
             message = diagnostic.message_primary or ""
             return ours(message, int(diagnostic.message_detail)) if diagnostic.message_detail else ours(message)
+        if isinstance(error, psycopg.errors.InsufficientPrivilege):
+            return UsageError(_no_permission(self.masked_url, self._url, _first_line(error)))
         if isinstance(error, psycopg.OperationalError) and (error.sqlstate is None or error.sqlstate[:2] in ("08", "57")):
             return UnknownOutcome(
                 f"the connection to {self.masked_url} broke before the answer ({_first_line(error)}): make the same call again"
@@ -216,6 +218,12 @@ def explain_connect_failure(url: URL, message: str) -> str:
 
 def _no_permission(masked: str, url: URL, cause: object) -> str:
     first = " ".join(str(cause).split())
+    if "for database" not in first:
+        return (
+            f"User {url.username!r} may not do this at {masked} ({first}). Work on runs needs the role agentrl_worker (grant "
+            f"agentrl_worker to {url.username}), retention, vacuum and migrations need the owner of the schema: use another user "
+            "in AGENTRL_DATABASE_URL."
+        )
     return (
         f"User {url.username!r} may not use the database at {masked} ({first}). Grant it CONNECT and CREATE on the database "
         f"(grant connect, create on database {url.database} to {url.username}), or use another user in AGENTRL_DATABASE_URL."
