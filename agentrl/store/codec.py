@@ -7,7 +7,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -56,7 +55,7 @@ def float_bytes(array: np.ndarray | None, length: int | None, field: str) -> byt
     raw = array_bytes(array, _FLOAT32, field)
     if length is not None and len(array) != length:
         raise BadValue(f"{field} has {len(array)} values, expected {length}")
-    if not np.logical_and.reduce(np.isfinite(array)):  # .all() is a Python function
+    if b"\0" in np.isfinite(array).tobytes():  # a third of the time of .all()
         raise BadValue(f"{field} holds NaN or an infinite value at position {int(np.flatnonzero(~np.isfinite(array))[0])}")
     return raw
 
@@ -137,8 +136,12 @@ def _calls_and_results(segment: Segment) -> tuple[list[Any], list[Any]]:
     return calls, results
 
 
+CONTENT = slice(1, -3)
+"""Of the parameters of a segment: all but its index and timings."""
+
+
 def segment_parameters(s: Segment) -> tuple[Any, ...]:
-    """Everything `write_segment_v1` takes after the fence: index, content hash, then the columns; texts in UTF-8."""
+    """Everything `write_segment_v2` takes after the fence, texts in UTF-8; `CONTENT` of it tells two turns apart."""
     n_obs, n_act = len(s.observation), len(s.action)
     if not len(s.logprobs) == len(s.versions) == n_act or (s.loss_mask is not None and len(s.loss_mask) != n_act):
         raise BadValue(
@@ -168,20 +171,10 @@ def segment_parameters(s: Segment) -> tuple[Any, ...]:
             replaced = True
     if replaced:
         exact = json.dumps([s.observation_text, s.action_text, calls, results]).encode()
-    tool_raw = [r.raw for r in s.tool_results] if any(r.raw is not None for r in s.tool_results) else None
+    tool_raw = [r.raw for r in s.tool_results] if results and any(r.raw is not None for r in s.tool_results) else None
     finish = s.finish_reason.value if s.finish_reason is not None else None
-    parts = (
-        ids, logprobs, token_versions, mask, exact, s.action_raw, observation_text, action_text, calls_json.encode(),
-        results_json.encode(), *(tool_raw or ()),
-    )  # fmt: skip
-    # Numbers and lengths first, so that no two contents give the same bytes.
-    head = (n_obs, int(s.context), version, finish, reward, *(None if part is None else len(part) for part in parts))
-    content = hashlib.sha256(repr(head).encode())
-    for part in parts:
-        if part:
-            content.update(part)
     return (
-        s.index, content.digest()[:16], s.context, version, token_versions, n_obs, n_act, ids, logprobs, mask, finish,
+        s.index, s.context, version, token_versions, n_obs, n_act, ids, logprobs, mask, finish,
         observation_text, action_text, s.action_raw, calls_json, results_json, tool_raw, exact, reward,
         float(s.timings.queue_s), float(s.timings.generate_s), float(s.timings.tool_s),
     )  # fmt: skip

@@ -8,7 +8,7 @@ from datetime import timedelta
 import numpy as np
 import pytest
 from sqlalchemy.engine import make_url
-from store_bench import FAILED, Bench, PostgresWorld, graded, segment
+from store_bench import FAILED, Bench, PostgresWorld, segment
 
 from agentrl.errors import UsageError
 from agentrl.store.contract import ImportFilter, Trained

@@ -13,5 +13,6 @@ depends_on = ("pre_0003",)
 
 
 def upgrade() -> None:
-    """Drop functions and views that no file of this release defines."""
+    """Drop functions and views that no file of this release defines, and the hash that only they wrote and read."""
     replace_code(op.get_bind(), keep=())
+    op.execute("alter table agentrl.segment drop column body_hash")
