@@ -65,8 +65,8 @@ VIEWS = {
 }  # fmt: skip
 _INTRODUCTION = """# Saved queries and views
 
-Made by `scripts/query_page.py`: each saved query and each view for people, with an example and what it gave in one run. Results are
-cut to their first rows. The columns are explained on the [schema page](schema.md), [Debug with SQL](../howto/debug-with-sql.md) says
+Made by `scripts/query_page.py`: each saved query and each view for people, with an example and what it gave on a small simulated run
+of four steps. Results are cut to their first rows. The columns are explained on the [schema page](schema.md), [Debug with SQL](../howto/debug-with-sql.md) says
 which of them to use when.
 
 ## Saved queries
