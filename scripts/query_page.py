@@ -5,6 +5,7 @@ The results are those of the run RUN in the database at URL; a view that is empt
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -15,59 +16,16 @@ from agentrl.store.reader import Answer, Reader
 from agentrl.store.saved_queries import saved_queries
 
 PAGE = Path(__file__).parents[1] / "docs" / "reference" / "queries.md"
+EXAMPLES = Path(__file__).with_name("view_examples.sql")
 ROWS = 3
 WIDTH = 130
 CELL = 60
-VIEWS = {
-    "v_runs": ("Which runs wait for their trainer?",
-               "select run_name, status, step, policy_version, trainer, running, ready, leased from agentrl.v_runs\n"
-               "where running + ready > 0 or trainer is not null or status <> 'running'\norder by created_at desc"),
-    "v_conservation": ("Do the books of every run balance?",
-                       "select run_name, created, consumed, dropped, created - consumed - dropped as in_work, holds\n"
-                       "from agentrl.v_conservation\norder by run"),
-    "v_stuck": ("What waits longest, by place?",
-                "select place, why, count(*) as trajectories, max(waiting_s) as longest_s from agentrl.v_stuck\n"
-                "where run = agentrl.find_run_v1('latest')\ngroup by place, why\norder by longest_s desc"),
-    "v_dropped_by_reason": ("What share of the dropped comes from each reason?",
-                            "select reason, from_place, trajectories, example from agentrl.v_dropped_by_reason\n"
-                            "where run = agentrl.find_run_v1('latest')\norder by trajectories desc"),
-    "v_staleness": ("In which steps was the data oldest?",
-                    "select step, trajectories, mean_lag, p95_lag, max_lag, lag_bound from agentrl.v_staleness\n"
-                    "where run = agentrl.find_run_v1('latest')\norder by mean_lag desc, step"),
-    "v_reward_by_task": ("Which tasks are never solved?",
-                         "select task_id, episodes, graded, mean_reward, spread, success from agentrl.v_reward_by_task\n"
-                         "where run = agentrl.find_run_v1('latest') and purpose = 'train'\norder by success nulls first, mean_reward, task_id"),
-    "v_groups": ("Which groups lose seats?",
-                 "select grp, task_id, state, size, attempts, failed, mean_reward, step from agentrl.v_groups\n"
-                 "where run = agentrl.find_run_v1('latest')\norder by failed desc, created_at"),
-    "v_zero_variance": ("Which steps trained groups that teach nothing?",
-                        "select step, count(*) as groups, avg(reward) as mean_reward from agentrl.v_zero_variance\n"
-                        "where run = agentrl.find_run_v1('latest')\ngroup by step\norder by step"),
-    "v_tool_errors": ("Which tool fails most often?",
-                      "select tool, calls, errors, error_share, mean_s, example from agentrl.v_tool_errors\n"
-                      "where run = agentrl.find_run_v1('latest')\norder by error_share desc nulls last"),
-    "v_stop_reasons": ("How do training episodes end?",
-                       "select termination, outcome, trajectories, share, mean_segments, mean_reward from agentrl.v_stop_reasons\n"
-                       "where run = agentrl.find_run_v1('latest') and purpose = 'train'\norder by trajectories desc"),
-    "v_token_mismatch": ("Does anything stored disagree with itself? No rows: nothing does.",
-                         "select trajectory, seg, problem from agentrl.v_token_mismatch\n"
-                         "where run = agentrl.find_run_v1('latest')"),
-    "v_step_timing": ("In which steps did the trainer wait most?",
-                      "select step, wall_s, wait_s, wait_share, train_s, tokens_per_s, data_age_s from agentrl.v_step_timing\n"
-                      "where run = agentrl.find_run_v1('latest')\norder by wait_s desc nulls last"),
-    "v_workers": ("Who is silent?",
-                  "select worker, role, holds, last_seen, silent_s, lapsed from agentrl.v_workers\n"
-                  "where run = agentrl.find_run_v1('latest')\norder by silent_s desc"),
-    "v_grader_disagreement": ("Which verdicts were changed after the trajectory was trained?",
-                              "select trajectory, task_id, graders, first_reward, newest_reward, step\n"
-                              "from agentrl.v_grader_disagreement\n"
-                              "where run = agentrl.find_run_v1('latest') and step is not null"),
-}  # fmt: skip
+_EXAMPLE = re.compile(r"^-- (v_\w+): ([^\n]+)\n(.*?;)$", re.M | re.S)
 _INTRODUCTION = """# Saved queries and views
 
-Made by `scripts/query_page.py`: each saved query and each view for people, with an example and what it gave on a small simulated run
-of four steps. Results are cut to their first rows. The columns are explained on the [schema page](schema.md), [Debug with SQL](../howto/debug-with-sql.md) says
-which of them to use when.
+Made by `scripts/query_page.py`: each saved query and each view for people, with an example and what it gave on a small
+simulated run. Results are cut to their first rows. The columns are explained on the [schema page](schema.md),
+[Debug with SQL](../howto/debug-with-sql.md) says which of them to use when.
 
 ## Saved queries
 
@@ -95,9 +53,9 @@ def _queries(reader: Reader, run: str) -> Iterator[str]:
 
 
 def _views(reader: Reader) -> Iterator[str]:
-    for name, (question, statement) in VIEWS.items():
-        yield f"### {name}\n\n{question}\n\n```sql\n{statement}\nlimit {ROWS};\n```\n"
-        yield result(reader.ask(f"{statement}\nlimit {ROWS}"))
+    for name, question, statement in _EXAMPLE.findall(EXAMPLES.read_text(encoding="utf-8")):
+        yield f"### {name}\n\n{question}\n\n```sql\n{statement}\n```\n"
+        yield result(reader.ask(statement.rstrip(";")))
 
 
 def result(answer: Answer) -> str:

@@ -226,9 +226,9 @@ def _no_permission(masked: str, url: URL, cause: object) -> str:
     first = " ".join(str(cause).split())
     if "for database" not in first:
         return (
-            f"User {url.username!r} may not do this at {masked} ({first}). Work on runs needs the role agentrl_worker (grant "
-            f"agentrl_worker to {url.username}); retention, vacuum and migrations need the owner of the schema. Use another user "
-            "in AGENTRL_DATABASE_URL, or grant what is missing."
+            f"User {url.username!r} may not do this at {masked} ({first}). Work on runs needs the role agentrl_worker "
+            f"(grant agentrl_worker to {url.username}); retention, vacuum and migrations need the owner of the schema. "
+            "Use another user in AGENTRL_DATABASE_URL, or grant what is missing."
         )
     return (
         f"User {url.username!r} may not use the database at {masked} ({first}). Grant it CONNECT and CREATE on the database "

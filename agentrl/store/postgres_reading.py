@@ -9,6 +9,7 @@ from uuid import UUID
 import psycopg
 
 from agentrl.errors import UsageError
+from agentrl.store.arrays import array
 from agentrl.store.codec import LINEAGE_COLUMNS, read_lineage, read_reward
 from agentrl.store.contract import QueryResult
 from agentrl.store.postgres_connection import PostgresConnection
@@ -44,7 +45,9 @@ class PostgresReading(PostgresConnection):
 
     def trajectories(self, run: int, ids: Sequence[UUID], start_versions: Sequence[int]) -> Mapping[UUID, StoredTrajectory]:
         """Many trajectories with their segments, in two queries."""
-        keys = (list(ids), list(start_versions), run)
+        if not ids:
+            return {}
+        keys = (array("uuid", ids), array("bigint", start_versions), run)
         segments: list[list[Segment]] = [[] for _ in ids]
         for row in self.rows(_SEGMENTS, keys):
             segments[row[-1] - 1].append(read_segment(row))

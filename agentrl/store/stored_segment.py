@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import fields
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -16,20 +17,19 @@ from agentrl.types import FinishReason, Segment, Timings, ToolCall, ToolResult
 
 SEGMENT_COLUMNS = (
     "seg, context, versions[1], token_versions, n_obs, n_act, ids, logprobs, loss_mask, finish_reason, reward, "
-    "observation_text, action_text, action_raw, tool_calls::text, tool_results::text, tool_raw, exact, queue_s, generate_s, tool_s"
+    "observation_text, action_text, action_raw, tool_calls::text, tool_results::text, tool_raw, exact, queue_s, generate_s, "
+    "tool_s"
 )
 _AT_ONCE = 11
+_REPEATED = 4096
 _INT32 = np.dtype("<i4")
 _FLOAT32 = np.dtype("<f4")
 _FINISH_REASONS = {None: None} | {f.value: f for f in FinishReason}
 _new = object.__new__
 _set = {f.name: getattr(Segment, f.name).__set__ for f in fields(Segment)}  # the dataclass is frozen, its slots are not
-_set_index, _set_observation, _set_action, _set_logprobs, _set_versions, _set_loss_mask, _set_context, _set_finish, _set_reward = (
-    _set[name]
-    for name in (
-        "index", "observation", "action", "logprobs", "versions", "loss_mask", "context", "finish_reason", "reward",
-    )
-)  # fmt: skip
+_set_index, _set_observation, _set_action = _set["index"], _set["observation"], _set["action"]
+_set_logprobs, _set_versions, _set_loss_mask = _set["logprobs"], _set["versions"], _set["loss_mask"]
+_set_context, _set_finish, _set_reward = _set["context"], _set["finish_reason"], _set["reward"]
 
 
 class StoredSegment(Segment):
@@ -64,6 +64,14 @@ _set_rest = StoredSegment._rest.__set__  # type: ignore[attr-defined]
 _LATER = ("observation_text", "action_text", "action_raw", "tool_calls", "tool_results", "timings")
 
 
+@lru_cache(maxsize=64)
+def _repeated(version: int | None) -> np.ndarray:
+    """One version many times: turns that carry a single one are views of it, read-only like all arrays of a stored segment."""
+    made = np.full(_REPEATED, version or 0, np.int32)
+    made.flags.writeable = False
+    return made
+
+
 def _decoded(rest: Sequence[Any]) -> tuple[Any, ...]:
     """The values of `_LATER`."""
     observation_text, action_text, action_raw, calls_json, results_json, tool_raw, exact, queue_s, generate_s, tool_s = rest
@@ -85,8 +93,7 @@ def read_segment(row: tuple[Any, ...]) -> Segment:
     if token_versions is not None:
         versions = np.frombuffer(token_versions, _INT32)
     else:
-        versions = np.empty(n_act, np.int32)
-        versions.fill(version or 0)
+        versions = _repeated(version)[:n_act] if n_act <= _REPEATED else np.full(n_act, version, np.int32)
     made = _new(StoredSegment)
     _set_index(made, seg)
     _set_observation(made, tokens[:n_obs])

@@ -1,7 +1,7 @@
 """Forgetting what retention left behind, so that a store that trains forever does not grow forever.
 
-Retention removes trajectories and keeps the whole ledger. After a time nobody asks any more how a removed trajectory moved and what
-it was given: then its moves and verdicts go, with groups and loads of weights as old. Invariants:
+Retention removes trajectories and keeps the whole ledger. After a time nobody asks any more how a removed trajectory moved and
+what it was given: then its moves and verdicts go, with groups and loads of weights as old. Invariants:
 
 - What still exists keeps all its rows, and so do evaluations: their scores are read from verdicts.
 - Conservation holds: consumed, dropped, evaluated and imported keep a row for each trajectory.
