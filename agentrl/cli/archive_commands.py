@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,18 +29,22 @@ def retain_versions(
     run: str = typer.Option(..., "--run", help="Run name or 'latest'."),
     keep_versions: int = typer.Option(..., "--keep-versions", help="Published versions to keep, the newest ones."),
     dry_run: bool = typer.Option(False, "--dry-run", help="Say what would be removed; change nothing."),
+    as_json: bool = typer.Option(False, "--json", help="One JSON object."),
 ) -> None:
     """Remove the trajectories of old policy versions, for example: agentrl db retain --run latest --keep-versions 128."""
-    from agentrl.store.retention import retain, retention_plan
+    from agentrl.store.retention import Retained, retain, retention_plan
 
     with store_session() as session:
         row = require_run(session.store, run)
         if dry_run:
             plan = retention_plan(session.store, row.id, keep_versions)
-            _print_buckets("would remove", [b for b in plan if b.needed is None], [b for b in plan if b.needed is not None])
-            return
-        done = retain(session.store, row.id, keep_versions)
-    _print_buckets("removed", done.removed, done.kept)
+            done = Retained([b for b in plan if b.needed is None], [b for b in plan if b.needed is not None], 0)
+        else:
+            done = retain(session.store, row.id, keep_versions)
+    if as_json:
+        print(json.dumps({"run": row.spec.name, "dry_run": dry_run, **asdict(done)}))
+        return
+    _print_buckets("would remove" if dry_run else "removed", done.removed, done.kept)
     if done.requests:
         print(f"forgot {done.requests} requests of workers older than a day")
 

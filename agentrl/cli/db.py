@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 import typer
 
 from agentrl.cli import archive_commands
+from agentrl.cli.db_reuse import reuse
 from agentrl.cli.db_shell import shell
+from agentrl.cli.db_vacuum import vacuum_store
 from agentrl.cli.session import database_session, reader_session, require_run, store_session
 from agentrl.cli.show import show
 from agentrl.errors import UsageError
@@ -20,6 +22,8 @@ app = typer.Typer(help="Ask the trajectory store.", no_args_is_help=True)
 archive_commands.add_to(app)
 app.command("show")(show)
 app.command("shell")(shell)
+app.command("reuse")(reuse)
+app.command("vacuum")(vacuum_store)
 
 _JSON = typer.Option(False, "--json", help="One JSON object a row.")
 _CSV = typer.Option(False, "--csv", help="Comma-separated values.")
@@ -101,12 +105,11 @@ def queries() -> None:
 @app.command("status")
 def status() -> None:
     """The schema's revision and the migrations that are pending."""
-    from sqlalchemy.engine import make_url
-
+    from agentrl.store.postgres_connection import parse_url
     from agentrl.store.schema_migration import schema_status
 
     with database_session() as url:
-        found = schema_status(make_url(url))
+        found = schema_status(parse_url(url)[0])
     print(f"revision  {found.found or 'none: the first command that needs the store creates the schema'}")
     print(f"pending   {', '.join(found.pending) or 'nothing'}")
 
@@ -119,14 +122,13 @@ def migrate_schema(
     dry_run: bool = typer.Option(False, "--dry-run", help="Say what would be applied; change nothing."),
 ) -> None:
     """Bring the schema to this release, for example: agentrl db migrate --phase pre."""
-    from sqlalchemy.engine import make_url
-
+    from agentrl.store.postgres_connection import parse_url
     from agentrl.store.schema_migration import PHASES, migrate, schema_status
 
     if phase not in (None, *PHASES):
         raise UsageError(f"There is no phase {phase!r}: use pre or post, or leave it out for both.")
     with database_session() as named:
-        url = make_url(named)
+        url, _ = parse_url(named)
         if dry_run:
             pending = [r for r in schema_status(url).pending if phase is None or r.startswith(phase)]
             print(f"would apply {', '.join(pending) or 'nothing'}")

@@ -20,8 +20,7 @@ def shell(
     ),
 ) -> None:
     """Open psql on the store; tables need no 'agentrl.' before them."""
-    from sqlalchemy.engine import make_url
-
+    from agentrl.store.postgres_connection import parse_url
     from agentrl.store.reader import IDLE_TIMEOUT_S, TIMEOUT_S, Reader
 
     program = _psql()
@@ -41,7 +40,7 @@ def shell(
                 "(set statement_timeout changes that). --write lifts both.",
                 file=sys.stderr,
             )
-        named = make_url(url).set(drivername="postgresql")
+        named = parse_url(url)[0].set(drivername="postgresql")
         options = [os.environ.get("PGOPTIONS", ""), *(f"-c {name}={value}" for name, value in settings.items())]
         environment = {**os.environ, "PGOPTIONS": " ".join(options).strip()}
         if named.password is not None:

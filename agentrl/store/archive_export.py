@@ -30,7 +30,7 @@ from agentrl.store.archive_tables import (
 )
 from agentrl.store.archive_values import from_wire
 from agentrl.store.postgres_connection import PostgresConnection
-from agentrl.store.schema_setup import revision_of
+from agentrl.store.schema_setup import revisions_of
 
 _MOVING = """
   select place, n from (
@@ -161,7 +161,7 @@ def _write(connection: psycopg.Connection, run: int, folder: Path, file_format: 
         finally:
             writer.close()
         tables[table.name] = ArchiveFile(path.name, rows, path.stat().st_size, checksum(path), columns)
-    return Manifest(FORMAT_VERSION, found[0], file_format, snapshot, str(revision_of(connection)), __version__, tables)
+    return Manifest(FORMAT_VERSION, found[0], file_format, snapshot, revisions_of(connection)[-1], __version__, tables)
 
 
 def _queries(table: ArchiveTable, columns: dict[str, str], run: int, lows: list[int], snapshot: bool) -> Iterator[sql.SQL]:

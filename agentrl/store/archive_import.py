@@ -113,7 +113,7 @@ class _Import:
             self._load(table)
         self._attach_partitions()
         self._connection.execute("insert into agentrl.reap (run) values (%s)", (self._run,))
-        if not self._one("select holds from agentrl.conservation where run = %s", self._run):
+        if not self._one("select holds from agentrl.v_conservation where run = %s", self._run):
             raise UsageError(f"{self._folder} does not hold every trajectory in exactly one place; nothing was imported.")
         status = self._one("select status from agentrl.run where id = %s", self._run)
         return ImportedRun(self._run, self._name, str(status), self._manifest.tables["trajectory"].rows)

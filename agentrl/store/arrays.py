@@ -43,40 +43,54 @@ _TYPES = {
     "boolean": _Type(16, 1000, lambda v: (b"\0\0\0\1\1" if v else b"\0\0\0\1\0",)),
     "bytea": _Type(17, 1001, _sized),
     "double precision": _Type(701, 1022, lambda v: (_DOUBLE.pack(8, v),)),
-    "text": _Type(25, 1009, lambda v: _sized(v.encode())),
+    "text": _Type(25, 1009, lambda v: _sized(v if type(v) is bytes else v.encode())),
     "uuid": _Type(2950, 2951, lambda v: _sized(v.bytes)),
 }
 
 
-class _Array(bytes):
-    """An encoded array; each type has a subclass, by which its dumper is found."""
+class Encoded:
+    """A value in Postgres' binary format; each type has a subclass, by which its dumper is found."""
+
+    __slots__ = ("raw",)
+
+    def __init__(self, raw: bytes) -> None:
+        self.raw = raw
 
 
-class _ArrayDumper(Dumper):
+class _EncodedDumper(Dumper):
     format = Format.BINARY
 
-    def dump(self, obj: _Array) -> bytes:
-        return obj
+    def dump(self, obj: Encoded) -> bytes:
+        return obj.raw
 
 
-_ARRAYS: dict[str, type[_Array]] = {name: type("Array", (_Array,), {}) for name in _TYPES}
-_DUMPERS = {_ARRAYS[name]: type("ArrayDumper", (_ArrayDumper,), {"oid": t.array_oid}) for name, t in _TYPES.items()}
+class _Text(Encoded):
+    """UTF-8."""
+
+    __slots__ = ()
+
+
+_ARRAYS: dict[str, type[Encoded]] = {name: type("Array", (Encoded,), {"__slots__": ()}) for name in _TYPES}
+_OIDS = {_Text: _TYPES["text"].oid} | {_ARRAYS[name]: t.array_oid for name, t in _TYPES.items()}
+_DUMPERS = {kind: type("EncodedDumper", (_EncodedDumper,), {"oid": oid}) for kind, oid in _OIDS.items()}
 
 
 def register_arrays(connection: Connection) -> None:
-    """Let a connection take what `array` gives."""
+    """Let a connection take what this module encodes."""
     for kind, dumper in _DUMPERS.items():
         connection.adapters.register_dumper(kind, dumper)
 
 
-def array(kind: str, values: Sequence[Any]) -> bytes:
+def array(kind: str, values: Sequence[Any]) -> Encoded:
     """A parameter of type ``kind[]``, one-dimensional and not empty; None is NULL."""
     element, n, first = _TYPES[kind], len(values), values[0]
+    pieces = [_HEADER.pack(1, 1, element.oid, n, 1)]
     if values.count(first) == n:
-        pieces = (_NULL if first is None else element.pack(first)) * n
+        pieces += (_NULL if first is None else element.pack(first)) * n
     else:
-        pieces = tuple(piece for v in values for piece in (_NULL if v is None else element.pack(v)))
-    return _ARRAYS[kind](b"".join((_HEADER.pack(1, 1, element.oid, n, 1), *pieces)))
+        for value in values:
+            pieces += _NULL if value is None else element.pack(value)
+    return _ARRAYS[kind](b"".join(pieces))
 
 
 class Function:
@@ -91,7 +105,11 @@ class Function:
         flat = [c for c, kind in zip(columns, kinds, strict=True) if not kind.endswith("[]")]
         self.many = f"select {name}({', '.join(given)}) from unnest({', '.join(['%s'] * len(flat))}) calls ({', '.join(flat)})"
 
-    def arrays(self, calls: Sequence[Sequence[Any]]) -> list[bytes] | None:
+    def values(self, call: Sequence[Any]) -> list[Any]:
+        """The parameters of `one`."""
+        return [_Text(v) if type(v) is bytes and kind == "text" else v for kind, v in zip(self.kinds, call, strict=True)]
+
+    def arrays(self, calls: Sequence[Sequence[Any]]) -> list[Encoded] | None:
         """The parameters of `many`, which makes these calls in their order; None when they can't be made so."""
         packed = []
         for kind, column in zip(self.kinds, zip(*calls, strict=True), strict=True):
@@ -99,12 +117,12 @@ class Function:
                 packed.append(array(kind, column))
             elif any(value is not None for value in column):
                 return None
-        return packed if sum(map(len, packed)) <= LARGEST else None
+        return packed if sum(len(p.raw) for p in packed) <= LARGEST else None
 
 
-def one_statement(groups: Sequence[tuple[Function, Sequence[Sequence[Any]]]]) -> tuple[str, list[bytes]] | None:
+def one_statement(groups: Sequence[tuple[Function, Sequence[Sequence[Any]]]]) -> tuple[str, list[Encoded]] | None:
     """A statement that makes all calls, group after group, with a list of values for each; None when there is none."""
-    parameters: list[bytes] = []
+    parameters: list[Encoded] = []
     for function, calls in groups:
         arrays = function.arrays(calls)
         if arrays is None:

@@ -18,7 +18,7 @@ from agentrl.errors import (
     UnknownVersion,
     UsageError,
 )
-from agentrl.store.codec import end_parameters, lineage_json, segment_parameters, strict_json
+from agentrl.store.codec import CONTENT, end_parameters, lineage_json, segment_parameters, strict_json
 from agentrl.store.contract import (
     TRAINING_PLACES,
     WORK_PLACES,
@@ -212,7 +212,7 @@ class MemoryStore(MemoryTrainer, MemoryGrading):
         return found
 
     def write_segment(self, episode: Opened, segment: Segment) -> bool:
-        body = segment_parameters(segment)[1]
+        body = segment_parameters(segment)[CONTENT]
         with self._lock:
             r, e = self._live(episode)
             expected = len(e.segments)

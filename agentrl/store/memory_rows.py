@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import md5
 from threading import RLock
+from typing import Any
 from uuid import UUID
 
 from agentrl.errors import Fenced, UnknownVersion, UsageError
@@ -72,7 +73,7 @@ class Episode:
     started_at: float
     lease_until: float
     place: Place = Place.LIVE
-    segments: list[tuple[bytes, Segment]] = field(default_factory=list)
+    segments: list[tuple[tuple[Any, ...], Segment]] = field(default_factory=list)
     end: EpisodeEnd | None = None
     ended_to: Place | None = None
     drop: Drop | None = None

@@ -96,7 +96,7 @@ class PostgresBatch(PostgresConnection):
             return
         for call in batch:
             try:
-                (call.value,) = self.row(call.function.one, call.parameters)
+                (call.value,) = self.row(call.function.one, call.function.values(call.parameters))
             except (AgentRLError, psycopg.Error) as e:
                 call.error = e
             call.done = True
@@ -124,7 +124,7 @@ class PostgresBatch(PostgresConnection):
             cursor = connection.cursor(binary=True)
             values = []
             for function, group in groups:
-                cursor.executemany(function.one.encode(), group, returning=True)
+                cursor.executemany(function.one.encode(), [function.values(call) for call in group], returning=True)
                 values += [row[0] for result in cursor.results() for row in result]
         return values
 

@@ -6,6 +6,7 @@ connection and parameters travel in binary; Python ints are always int8, so that
 - Errors raised by our SQL functions (SQLSTATE class AR) become the exceptions of `agentrl.errors`.
 - A connection that fails before the store was ever reached is `NotReadyError`; one that breaks later is `UnknownOutcome`.
 - The password of the URL is in no message.
+- With ``pgbouncer=true`` in the URL nothing outlives a transaction: no statement is prepared by name, and nobody listens.
 """
 
 from __future__ import annotations
@@ -36,9 +37,9 @@ from agentrl.errors import (
     UsageError,
 )
 from agentrl.store.arrays import register_arrays
-from agentrl.store.contract import Change
+from agentrl.store.contract import Change, Subscribed
 from agentrl.store.schema_setup import ensure_schema
-from agentrl.store.wakeup import Notifier, Subscription
+from agentrl.store.wakeup import Notifier, Subscription, Unheard
 
 _ERRORS: Mapping[str, type[Exception]] = {
     "AR001": Fenced,
@@ -60,7 +61,7 @@ class PostgresConnection:
     """The pool, the error mapping and the ways to talk: `rows`, `row`, `transaction`, `session`."""
 
     def __init__(self, url: str, pool_size: int = 8) -> None:
-        self._url = _parse(url)
+        self._url, self.pooled = parse_url(url)
         self.masked_url = self._url.render_as_string(hide_password=True)
         self._engine = sqlalchemy.create_engine(
             self._url.set(drivername="postgresql+psycopg"),
@@ -70,7 +71,7 @@ class PostgresConnection:
             pool_reset_on_return=None,
             connect_args={"connect_timeout": CONNECT_TIMEOUT_S, "application_name": "agentrl"},
         )
-        sqlalchemy.event.listen(self._engine, "connect", _prepare_connection)
+        sqlalchemy.event.listen(self._engine, "connect", self._prepare_connection)
         self.notifier = Notifier(self._conninfo)
         try:
             with self._borrow() as connection:
@@ -80,13 +81,25 @@ class PostgresConnection:
         except psycopg.OperationalError as e:
             raise NotReadyError(explain_connect_failure(self._url, str(e))) from e
 
+    def _prepare_connection(self, connection: Any, _record: Any) -> None:
+        driver = connection if isinstance(connection, psycopg.Connection) else connection.driver_connection
+        driver.autocommit = True
+        driver.prepared_max = 200
+        if self.pooled:
+            driver.prepare_threshold = None
+        driver.adapters.register_dumper(int, Int8BinaryDumper)
+        driver.adapters.register_dumper(str, StrBinaryDumper)
+        register_arrays(driver)
+        set_json_loads(_load_json, driver)
+        driver.execute("set jit = off")
+
     @property
     def _conninfo(self) -> str:
         """For connections outside of the pool; holds the password."""
         return self._url.set(drivername="postgresql").render_as_string(hide_password=False)
 
-    def subscribe(self, run: int, callback: Callable[[Change], None]) -> Subscription:
-        return Subscription(self._conninfo, run, callback)
+    def subscribe(self, run: int, callback: Callable[[Change], None]) -> Subscribed:
+        return Unheard() if self.pooled else Subscription(self._conninfo, run, callback)
 
     def close(self) -> None:
         self.notifier.close()
@@ -152,6 +165,8 @@ class PostgresConnection:
         if ours is not None:
             message = diagnostic.message_primary or ""
             return ours(message, int(diagnostic.message_detail)) if diagnostic.message_detail else ours(message)
+        if isinstance(error, psycopg.errors.InsufficientPrivilege):
+            return UsageError(_no_permission(self.masked_url, self._url, _first_line(error)))
         if isinstance(error, psycopg.OperationalError) and (error.sqlstate is None or error.sqlstate[:2] in ("08", "57")):
             return UnknownOutcome(
                 f"the connection to {self.masked_url} broke before the answer ({_first_line(error)}): make the same call again"
@@ -159,26 +174,19 @@ class PostgresConnection:
         return error
 
 
-def _parse(url: str) -> URL:
+def parse_url(text: str) -> tuple[URL, bool]:
+    """The URL of the server, and whether a PgBouncer in transaction mode answers there (``pgbouncer=true``)."""
     try:
-        parsed = make_url(url)
+        parsed = make_url(text)
     except (sqlalchemy.exc.ArgumentError, ValueError) as e:
         # The text may hold a password, so it is not repeated.
         raise UsageError("The database URL can't be read; it should look like postgresql://user:password@host:5432/name") from e
     if parsed.get_backend_name() not in ("postgresql", "postgres"):
         raise UsageError(f"The store needs a postgresql:// URL, got {parsed.render_as_string(hide_password=True)}")
-    return parsed
-
-
-def _prepare_connection(connection: Any, _record: Any) -> None:
-    driver = connection if isinstance(connection, psycopg.Connection) else connection.driver_connection
-    driver.autocommit = True
-    driver.prepared_max = 200
-    driver.adapters.register_dumper(int, Int8BinaryDumper)
-    driver.adapters.register_dumper(str, StrBinaryDumper)
-    register_arrays(driver)
-    set_json_loads(_load_json, driver)
-    driver.execute("set jit = off")
+    pooled = parsed.query.get("pgbouncer", "false")
+    if pooled not in ("true", "false"):
+        raise UsageError(f"pgbouncer={pooled} in the database URL: use true or false")
+    return parsed.difference_update_query(["pgbouncer"]), pooled == "true"
 
 
 def _load_json(text: str | bytes) -> Any:
@@ -216,6 +224,12 @@ def explain_connect_failure(url: URL, message: str) -> str:
 
 def _no_permission(masked: str, url: URL, cause: object) -> str:
     first = " ".join(str(cause).split())
+    if "for database" not in first:
+        return (
+            f"User {url.username!r} may not do this at {masked} ({first}). Work on runs needs the role agentrl_worker "
+            f"(grant agentrl_worker to {url.username}); retention, vacuum and migrations need the owner of the schema. "
+            "Use another user in AGENTRL_DATABASE_URL, or grant what is missing."
+        )
     return (
         f"User {url.username!r} may not use the database at {masked} ({first}). Grant it CONNECT and CREATE on the database "
         f"(grant connect, create on database {url.database} to {url.username}), or use another user in AGENTRL_DATABASE_URL."

@@ -13,7 +13,7 @@ from agentrl.store.postgres_batch import PostgresBatch
 from agentrl.types import EpisodeEnd, Lineage, Opened, Place, Purpose, Segment, Task
 
 WRITE_SEGMENT = Function(
-    "agentrl.write_segment_v1", "uuid", "bigint", "bigint", "bytea", "bigint", "bigint", "bytea", "bigint", "bigint", "bytea",
+    "agentrl.write_segment_v2", "uuid", "bigint", "bigint", "bigint", "bigint", "bytea", "bigint", "bigint", "bytea",
     "bytea", "bytea", "text", "text", "text", "bytea", "text", "text", "bytea[]", "bytea", *["double precision"] * 4,
 )  # fmt: skip
 COMPLETE = Function(

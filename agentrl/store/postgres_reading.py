@@ -9,10 +9,12 @@ from uuid import UUID
 import psycopg
 
 from agentrl.errors import UsageError
-from agentrl.store.codec import LINEAGE_COLUMNS, SEGMENT_COLUMNS, read_lineage, read_reward, read_segment
+from agentrl.store.arrays import array
+from agentrl.store.codec import LINEAGE_COLUMNS, read_lineage, read_reward
 from agentrl.store.contract import QueryResult
 from agentrl.store.postgres_connection import PostgresConnection
 from agentrl.store.saved_queries import bind, saved_query
+from agentrl.store.stored_segment import SEGMENT_COLUMNS, read_segment
 from agentrl.types import Outcome, Purpose, Segment, StoredTrajectory, Termination
 
 _TRAJECTORIES = f"""
@@ -24,7 +26,7 @@ _TRAJECTORIES = f"""
   order by m.n
 """
 _SEGMENTS = f"""
-  select m.n, {SEGMENT_COLUMNS}
+  select {SEGMENT_COLUMNS}, m.n
   from unnest(%s::uuid[], %s::bigint[]) with ordinality m (id, start_version, n)
   join agentrl.segment s on s.run = %s and s.start_version = m.start_version and s.trajectory = m.id
   order by m.n, s.seg
@@ -43,10 +45,12 @@ class PostgresReading(PostgresConnection):
 
     def trajectories(self, run: int, ids: Sequence[UUID], start_versions: Sequence[int]) -> Mapping[UUID, StoredTrajectory]:
         """Many trajectories with their segments, in two queries."""
-        keys = (list(ids), list(start_versions), run)
+        if not ids:
+            return {}
+        keys = (array("uuid", ids), array("bigint", start_versions), run)
         segments: list[list[Segment]] = [[] for _ in ids]
         for row in self.rows(_SEGMENTS, keys):
-            segments[row[0] - 1].append(read_segment(row[1:]))
+            segments[row[-1] - 1].append(read_segment(row))
         listed = dict(zip(ids, segments, strict=True))
         return {row[0]: _read_trajectory(row, listed[row[0]]) for row in self.rows(_TRAJECTORIES, keys)}
 

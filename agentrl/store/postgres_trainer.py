@@ -7,7 +7,7 @@ from typing import Any
 from uuid import UUID
 
 from agentrl.store.codec import check_items, float_bytes, strict_json
-from agentrl.store.contract import Checkpoint, Claim, ClaimedItem, StepCommit, StepResult, TrainerStart
+from agentrl.store.contract import WORK_PLACES, Checkpoint, Claim, ClaimedItem, StepCommit, StepResult, TrainerStart
 from agentrl.store.postgres_reading import PostgresReading
 from agentrl.store.postgres_runs import PostgresRuns
 from agentrl.types import PolicyVersion, StoredTrajectory
@@ -45,7 +45,7 @@ class PostgresTrainer(PostgresRuns, PostgresReading):
     ) -> Claim:
         wanted = None if environments is None else list(environments)
         (found,) = self.row(
-            "select agentrl.claim_v2(%s, %s, %s, %s, %s, %s::text[])", (run, fence, n_min, n_max, float(lease_s), wanted)
+            "select agentrl.claim_v3(%s, %s, %s, %s, %s, %s::text[])", (run, fence, n_min, n_max, float(lease_s), wanted)
         )
         listed = found["items"]
         read: dict[UUID, StoredTrajectory] = {}
@@ -57,7 +57,8 @@ class PostgresTrainer(PostgresRuns, PostgresReading):
             ClaimedItem(UUID(i["item"]), i["token"], i["oldest_update"], i["lag"], [read[UUID(t)] for t in i["trajectories"]])
             for i in listed
         ]
-        return Claim(items, found["examined"], found["admissible"], self.counts(run), found["waiting"])
+        counts = {place: found["counts"][place.value] for place in WORK_PLACES}
+        return Claim(items, found["examined"], found["admissible"], counts, found["waiting"])
 
     def renew_leases(self, run: int, fence: int, items: Sequence[tuple[UUID, int]], lease_s: float) -> None:
         check_items(items, "items")

@@ -97,6 +97,8 @@ class Reader(PostgresRuns, PostgresReading):
                 f"The statement was stopped after {self.timeout_s:g} s, the time limit. "
                 "Ask for less (one run, a LIMIT), or for more time with --timeout SECONDS."
             )
+        if isinstance(error, psycopg.errors.InsufficientPrivilege):
+            return error  # of the statement, which `ask` explains
         return super()._explain(error)
 
 

@@ -76,6 +76,8 @@ def retention_plan(store: PostgresConnection, run: int, keep_versions: int) -> l
 
 def retain(store: PostgresConnection, run: int, keep_versions: int) -> Retained:
     """Remove what `retention_plan` says; `NotReadyError` when an open transaction is in the way, to be called again later."""
+    if store.pooled:
+        raise UsageError("Retention sets limits for its session: run it with a URL that leads past PgBouncer.")
     removed, kept = [], []
     _finish_detaches(store)
     for bucket in retention_plan(store, run, keep_versions):

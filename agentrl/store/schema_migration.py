@@ -20,7 +20,7 @@ from alembic.config import Config
 from alembic.script import ScriptDirectory
 
 from agentrl.errors import NotReadyError, UsageError
-from agentrl.store.schema_setup import FIRST_REVISION, REVISION, SCHEMA_LOCK, describe_version_table, revision_of
+from agentrl.store.schema_setup import FIRST_REVISION, REVISION, SCHEMA_LOCK, describe_version_table, revisions_of
 
 VERSION_TABLE = "alembic_version"
 PHASES = ("pre", "post")
@@ -45,23 +45,22 @@ def _config(connection: sqlalchemy.Connection | None = None) -> Config:
 def schema_status(url: sqlalchemy.URL) -> SchemaStatus:
     """What the database holds and what is pending."""
     with _connect(url) as connection:
-        found = revision_of(_driver(connection))
-    return SchemaStatus(found, _pending(found))
+        found = revisions_of(_driver(connection))
+    return SchemaStatus(found[-1] if found else None, _pending(found))
 
 
-def _pending(found: str | None) -> tuple[str, ...]:
-    if found is None or found == REVISION:
+def _pending(found: tuple[str, ...]) -> tuple[str, ...]:
+    if not found or found == (REVISION,):
         return ()
     scripts = ScriptDirectory.from_config(_config())
-    known = [s.revision for phase in PHASES for s in scripts.iterate_revisions(f"{phase}@head", "base")][::-1]
-    if found not in known:
+    known = {s.revision for phase in PHASES for s in scripts.iterate_revisions(f"{phase}@head", "base")}
+    if unknown := set(found) - known:
         raise NotReadyError(
-            f"The database holds revision {found} of the schema agentrl, which this release does not know: "
+            f"The database holds revision {max(unknown)} of the schema agentrl, which this release does not know: "
             "install the release that made it, or a newer one."
         )
     applied = {s.revision for s in scripts.iterate_revisions(found, "base")}
-    # The chain of post also yields the revisions of pre that it depends on.
-    return tuple(r for r in sorted(set(known), key=lambda r: (r.split("_")[1], r.startswith("post"))) if r not in applied)
+    return tuple(sorted(known - applied, key=lambda name: (name.startswith("post"), name)))
 
 
 def migrate(url: sqlalchemy.URL, phase: str | None = None) -> tuple[str, ...]:
@@ -71,7 +70,7 @@ def migrate(url: sqlalchemy.URL, phase: str | None = None) -> tuple[str, ...]:
         with connection.begin():
             driver.execute("select pg_advisory_xact_lock(%s)", (SCHEMA_LOCK,))
             driver.execute(f"set local lock_timeout = '{LOCK_TIMEOUT}'")
-            found = revision_of(driver)
+            found = revisions_of(driver)
             pending = _pending(found)
             wanted = tuple(r for r in pending if phase is None or r.startswith(phase))
             if phase == "post" and any(r.startswith("pre") for r in pending):
@@ -79,7 +78,7 @@ def migrate(url: sqlalchemy.URL, phase: str | None = None) -> tuple[str, ...]:
             if not wanted:
                 return ()
             config = _config(connection)
-            if found == FIRST_REVISION:
+            if found == (FIRST_REVISION,):
                 command.stamp(config, FIRST_REVISION)
                 describe_version_table(driver)
             try:

@@ -22,10 +22,10 @@ from psycopg import sql
 from agentrl.errors import NotReadyError
 from agentrl.types import DropReason, FinishReason, Origin, Outcome, Place, Purpose, Termination
 
-REVISION = "post_0002"
+REVISION = "post_0003"
 """The newest revision: that of a new database."""
 
-WORKS_WITH = ("pre_0002", REVISION)
+WORKS_WITH = ("pre_0003", REVISION)
 """Revisions that this release works with: what its own `pre` migration has added is all it needs."""
 
 FIRST_REVISION = "pre_0001"
@@ -71,12 +71,12 @@ def ensure_schema(connection: psycopg.Connection) -> None:
     """Create the schema unless it is there; safe when several processes start at once. Commits."""
     with connection.transaction():
         connection.execute("select pg_advisory_xact_lock(%s)", (SCHEMA_LOCK,))
-        if revision_of(connection) is None:
+        if not revisions_of(connection):
             create_schema(connection)
-        found = revision_of(connection)
-    if found not in WORKS_WITH:
+        found = revisions_of(connection)
+    if not set(found) & set(WORKS_WITH):
         raise NotReadyError(
-            f"The database holds the schema agentrl of another release ({found}; this one works with {REVISION}). "
+            f"The database holds the schema agentrl of another release ({found[-1]}; this one works with {REVISION}). "
             "Run `agentrl db migrate`, or point AGENTRL_DATABASE_URL at another database."
         )
 
@@ -106,16 +106,19 @@ def describe_version_table(connection: psycopg.Connection) -> None:
     connection.execute("comment on column agentrl.alembic_version.version_num is 'Newest revision applied of a chain.'")
 
 
-def revision_of(connection: psycopg.Connection) -> str | None:
-    """The revision that a database holds: None without a schema of ours; the first store knew no revisions."""
+def revisions_of(connection: psycopg.Connection) -> tuple[str, ...]:
+    """The newest revisions that a database holds, the newest last: none without a schema of ours, two between `pre` and `post`.
+
+    The first store knew no revisions.
+    """
     row = connection.execute(
         "select to_regclass('agentrl.alembic_version')::text, to_regclass('agentrl.schema_version')::text"
     ).fetchone()
     assert row is not None
     if row[0] is not None:
-        (found,) = connection.execute("select version_num::text from agentrl.alembic_version").fetchall()
-        return str(found[0])
-    return None if row[1] is None else FIRST_REVISION
+        found = [name for (name,) in connection.execute("select version_num::text from agentrl.alembic_version").fetchall()]
+        return tuple(sorted(found, key=lambda name: (name.split("_")[1], name.startswith("post"))))
+    return () if row[1] is None else (FIRST_REVISION,)
 
 
 def create_tables(bind: Any, names: Iterable[str]) -> None:

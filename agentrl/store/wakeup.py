@@ -26,6 +26,10 @@ LISTEN_S = 0.5
 RECONNECT_S = (0.1, 2.0)
 
 
+# For this transaction only: behind PgBouncer the next one on this connection is somebody else's.
+_NOTIFY = "select pg_notify(%s, %s), set_config('synchronous_commit', 'off', true)"
+
+
 def channel(run: int) -> str:
     """The channel of a run; the payload is the kind of change."""
     return f"agentrl_run_{run}"
@@ -61,7 +65,6 @@ class Notifier:
         wait = RECONNECT_S[0]
         while not self._closed.is_set():
             with suppress(psycopg.Error), psycopg.connect(self._url, autocommit=True, connect_timeout=5) as connection:
-                connection.execute("set synchronous_commit = off")
                 wait = RECONNECT_S[0]
                 self._tell_on(connection)
             self._closed.wait(wait)
@@ -76,7 +79,7 @@ class Notifier:
             with self._lock:
                 words, self._pending = self._pending, set()
             for run, change in words:
-                connection.execute("select pg_notify(%s, %s)", (channel(run), change))
+                connection.execute(_NOTIFY, (channel(run), change))
             if self._closed.is_set():
                 return
 
@@ -115,3 +118,10 @@ class Subscription:
                 if self._closed.is_set():
                     return
                 self._callback(notify.payload)  # type: ignore[arg-type]
+
+
+class Unheard:
+    """The subscription of whoever can't listen: all it learns, it learns by asking every ``poll_seconds``."""
+
+    def close(self) -> None:
+        """There is nothing to end."""

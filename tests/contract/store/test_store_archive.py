@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from store_bench import FAILED, LINEAGE, Bench, PostgresWorld, Server, graded, no_grace, segment
 from typer.testing import CliRunner
@@ -64,6 +64,7 @@ def test_files__round_trip(file_format: str, tmp_path_factory: pytest.TempPathFa
     path = tmp_path_factory.mktemp("files") / f"table.{file_format}"
     columns = {kind: kind for kind in TYPES}
 
+    @settings(deadline=None)
     @given(ROWS)
     def check(rows: list[list[Any]]) -> None:
         writer = open_writer(path, columns)

@@ -69,6 +69,8 @@ def test_no_permission__named(embedded_server: Server) -> None:
     with psycopg.connect(embedded_server.url, autocommit=True) as connection:
         connection.execute(f"create role {user} login".encode())
         assert "may not use the database" in refused(url.replace("//agentrl@", f"//{user}@"))
+        PostgresStore(url).close()
+        assert f"grant agentrl_worker to {user}" in refused(url.replace("//agentrl@", f"//{user}@"))
         connection.execute(f"revoke connect on database {name} from public".encode())
     message = refused(url.replace("//agentrl@", f"//{user}@"))
     assert f"grant connect, create on database {name} to {user}" in message

@@ -75,6 +75,25 @@ def test_schema_page__is_what_the_database_says(embedded_server: Server) -> None
     assert described == {name for (name,) in there}
 
 
+def test_query_page__has_each_query_and_view_with_its_columns(filled: Reader) -> None:
+    """The text below each example begins with the names of the columns that the example gives."""
+    text = (ROOT / "docs" / "reference" / "queries.md").read_text()
+    examples = dict(re.findall(r"^### (\w+)\n(.*?)(?=^##|\Z)", text, re.M | re.S))
+    views = filled.ask("select relname::text from pg_class where relname like 'v\\_%' and relkind = 'v'").result.rows
+    assert set(examples) == set(saved_queries()) | {name for (name,) in views}
+    for name, said in examples.items():
+        asked, shown = re.findall(r"^```(?:sql)?\n(.*?)^```", said, re.M | re.S)
+        if name in saved_queries():
+            assert asked.startswith(f"agentrl db query {name}")
+            given = {"trajectory": "00000000-0000-7000-8000-000000000000"} if name == "timeline" else {}
+            columns = list(filled.saved(name, **given).result.columns)
+        else:
+            assert f"agentrl.{name}" in asked
+            columns = list(filled.ask(asked.strip().rstrip(";")).result.columns)
+        lines = shown.splitlines()
+        assert columns in (lines[0].split(), [line.split()[0] for line in lines]), name
+
+
 def test_links_between_pages__lead_somewhere() -> None:
     for page in PAGES:
         for target in re.findall(r"\]\(([^)#:\s]+\.md)", page.read_text()):

@@ -12,7 +12,7 @@ from store_bench import Bench, Server, no_grace
 
 from agentrl.errors import NotReadyError, UsageError
 from agentrl.store.postgres import PostgresStore
-from agentrl.store.schema_migration import migrate, schema_status
+from agentrl.store.schema_migration import SchemaStatus, migrate, schema_status
 from agentrl.store.schema_setup import REVISION, WORKS_WITH, schema_files
 
 FIRST = (Path(__file__).parent / "data" / "schema_0001.sql").read_text()
@@ -43,6 +43,13 @@ _CATALOG = {
         where relnamespace = 'agentrl'::regnamespace and relkind in ('r', 'p', 'v') and relname !~ '_r\\d+_v\\d+$'
         union all
         select proname, has_function_privilege(to_regrole('agentrl_reader')::oid, oid, 'execute') from pg_proc
+        where pronamespace = 'agentrl'::regnamespace""",
+    "rights of workers": """
+        select relname::text, has_table_privilege(to_regrole('agentrl_worker')::oid, oid, right_) from pg_class,
+          unnest(array['select', 'insert', 'update', 'delete']) right_
+        where relnamespace = 'agentrl'::regnamespace and relkind in ('r', 'p', 'v') and relname !~ '_r\\d+_v\\d+$'
+        union all
+        select proname, has_function_privilege(to_regrole('agentrl_worker')::oid, oid, 'execute') from pg_proc
         where pronamespace = 'agentrl'::regnamespace""",
     "views": "select viewname::text, definition from pg_views where schemaname = 'agentrl'",
 }
@@ -134,11 +141,9 @@ def run_first_release(url: str, steps: int, start: bool = True) -> None:
 def test_migrated_and_new__are_the_same(first_store: str, embedded_server: Server) -> None:
     run_first_release(first_store, steps=2)
     assert schema_status(make_url(first_store)).found == "pre_0001"
-    assert migrate(make_url(first_store)) == ("pre_0002", "post_0002")
+    assert migrate(make_url(first_store)) == ("pre_0002", "pre_0003", "post_0002", "post_0003")
     assert schema_status(make_url(first_store)).pending == ()
-    fresh = embedded_server.database()
-    PostgresStore(fresh).close()
-    migrated, new = catalog(first_store), catalog(fresh)
+    migrated, new = catalog(first_store), catalog(fresh(embedded_server))
     for name in _CATALOG:
         assert migrated[name] == new[name], name
 
@@ -163,12 +168,49 @@ def test_rows_of_the_first_store__go_on_to_work(first_store: str) -> None:
 
 def test_pre__leaves_the_first_release_running(first_store: str) -> None:
     run_first_release(first_store, steps=1)
-    assert migrate(make_url(first_store), "pre") == ("pre_0002",)
+    assert migrate(make_url(first_store), "pre") == ("pre_0002", "pre_0003")
     run_first_release(first_store, steps=2, start=False)
     with psycopg.connect(first_store) as connection:
         assert connection.execute("select step from agentrl.head_v1(1)").fetchone() == (3,)
     PostgresStore(first_store).close()
-    assert migrate(make_url(first_store), "post") == ("post_0002",)
+    assert migrate(make_url(first_store), "post") == ("post_0002", "post_0003")
+
+
+def test_second_release__goes_on_between_pre_and_post(embedded_server: Server) -> None:
+    """What its processes call stays, and a database between the phases has two newest revisions."""
+    url = embedded_server.database()
+    store = PostgresStore(url)
+    bench = Bench(store, lag_bound=1)
+    bench.start()
+    bench.publish()
+    store.close()
+    with psycopg.connect(url, autocommit=True) as connection:
+        connection.execute("drop index agentrl.ready_run_oldest_update_at_item_idx")
+        connection.execute("alter function agentrl.claim_v3 rename to claim_v2")
+        connection.execute("alter table agentrl.segment add column body_hash bytea not null")
+        connection.execute("update agentrl.alembic_version set version_num = 'post_0002'")
+    with pytest.raises(NotReadyError, match="post_0002"):
+        PostgresStore(url)
+    assert migrate(make_url(url), "pre") == ("pre_0003",)
+    assert schema_status(make_url(url)) == SchemaStatus("pre_0003", ("post_0003",))
+    with psycopg.connect(url) as connection:
+        for place in ("claim_v2", "more_can_arise_v2", "pick_v1", "work_v1"):
+            assert connection.execute("select 1 from pg_proc where proname = %s", (place,)).fetchone()
+        assert connection.execute("select name, holds from agentrl.conservation").fetchone() == (bench.spec.name, True)
+    bench.store = PostgresStore(url)
+    bench.train(1)
+    bench.store.close()
+    assert migrate(make_url(url), "post") == ("post_0003",)
+    migrated, new = catalog(url), catalog(fresh(embedded_server))
+    for name in _CATALOG:
+        assert migrated[name] == new[name], name
+
+
+def fresh(server: Server) -> str:
+    """A new database with the newest schema."""
+    url = server.database()
+    PostgresStore(url).close()
+    return url
 
 
 def test_post_before_pre__refused(first_store: str) -> None:

@@ -26,8 +26,8 @@ _FILL = """
 """
 _FILL_MORE = """
   insert into agentrl.segment (run, start_version, trajectory, seg, context, versions, n_obs, n_act, ids, logprobs,
-    finish_reason, observation_text, action_text, tool_calls, tool_results, queue_s, generate_s, tool_s, body_hash)
-  select run, 0, id, 0, 0, '{0}', 1, 1, '\\x0000000001000000', '\\x000080bf', 'stop', 'o', 'a', '[]', '[]', 0, 0, 0, '\\x00'
+    finish_reason, observation_text, action_text, tool_calls, tool_results, queue_s, generate_s, tool_s)
+  select run, 0, id, 0, 0, '{0}', 1, 1, '\\x0000000001000000', '\\x000080bf', 'stop', 'o', 'a', '[]', '[]', 0, 0, 0
   from agentrl.trajectory where run = %(run)s;
   insert into agentrl.reward (run, trajectory, grader, grader_version, value, success, detail, duration_s)
   select run, id, 'g', '1', 1, true, '{}', 0 from agentrl.trajectory where run = %(run)s;

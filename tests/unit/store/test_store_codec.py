@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import math
+import pickle
 from dataclasses import replace
 from typing import Any
 
@@ -13,8 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentrl.errors import BadValue
-from agentrl.store.codec import SEGMENT_COLUMNS, check_items, clean_text, read_segment, segment_parameters, strict_json
-from agentrl.types import Segment, ToolCall, ToolResult
+from agentrl.store.codec import CONTENT, check_items, clean_text, segment_parameters, strict_json
+from agentrl.store.stored_segment import SEGMENT_COLUMNS, StoredSegment, read_segment
+from agentrl.types import FinishReason, Segment, Timings, ToolCall, ToolResult
 
 
 def segment(**changes: Any) -> Segment:
@@ -61,13 +64,12 @@ def test_strict_json_spelt_out_escape__is_only_text() -> None:
     assert json.loads(strict_json({"a": "\\u0000"}, "field")) == {"a": "\\u0000"}
 
 
-def test_segment_hash__content_counts_and_timings_do_not() -> None:
-    def digest(s: Segment) -> bytes:
-        found: bytes = segment_parameters(s)[1]
-        return found
+def test_segment_content__all_but_index_and_timings() -> None:
+    def content(s: Segment) -> tuple[Any, ...]:
+        return segment_parameters(s)[CONTENT]
 
-    base = digest(segment())
-    assert digest(segment()) == base
+    base = content(segment())
+    assert content(segment(index=1, timings=Timings(1, 2, 3))) == base
     for changes in (
         {"action": np.array([2, 4], np.int32)},
         {"versions": np.array([4, 5], np.int32)},
@@ -82,30 +84,73 @@ def test_segment_hash__content_counts_and_timings_do_not() -> None:
         {"tool_calls": (ToolCall("t", {}),)},
         {"tool_results": (ToolResult("t", "", raw=b""),)},
     ):
-        assert digest(segment(**changes)) != base, changes
+        assert content(segment(**changes)) != base, changes
     # The border between observation and action is part of the content.
     moved = segment(
         observation=np.array([1, 2], np.int32), action=np.array([3], np.int32), logprobs=np.array([-1], np.float32),
         versions=np.array([4], np.int32),
     )  # fmt: skip
-    assert digest(moved) != base
-    assert digest(segment(action_text="\x00")) != digest(segment(action_text="\N{REPLACEMENT CHARACTER}"))
+    assert content(moved) != base
+    assert content(segment(action_text="\x00")) != content(segment(action_text="\N{REPLACEMENT CHARACTER}"))
+
+
+NAMES = [
+    "seg", "context", "version", "token_versions", "n_obs", "n_act", "ids", "logprobs", "loss_mask", "finish_reason",
+    "observation_text", "action_text", "action_raw", "tool_calls", "tool_results", "tool_raw", "exact", "reward", "queue_s",
+    "generate_s", "tool_s",
+]  # fmt: skip
+
+
+def columns(s: Segment) -> dict[str, Any]:
+    return dict(zip(NAMES, segment_parameters(s), strict=True))
+
+
+def stored(s: Segment) -> Segment:
+    """As read back, without a database between."""
+    found = columns(s) | {"versions[1]": columns(s)["version"]}
+    texts = {n: found[n].decode() for n in ("observation_text", "action_text")}
+    found |= texts | {"tool_calls::text": found["tool_calls"], "tool_results::text": found["tool_results"]}
+    return read_segment(tuple(found[name] for name in SEGMENT_COLUMNS.split(", ")))
 
 
 def test_segment_trivial_columns__null() -> None:
-    names = ["seg", "hash", *SEGMENT_COLUMNS.replace("versions[1]", "version").split(", ")[1:]]
-    plain = dict(zip(names, segment_parameters(segment(loss_mask=np.ones(2, np.uint8))), strict=True))
+    plain = columns(segment(loss_mask=np.ones(2, np.uint8)))
     assert (plain["version"], plain["token_versions"], plain["loss_mask"], plain["exact"]) == (4, None, None, None)
-    mixed = dict(zip(names, segment_parameters(segment(versions=np.array([4, 5], np.int32))), strict=True))
+    mixed = columns(segment(versions=np.array([4, 5], np.int32)))
     assert np.frombuffer(mixed["token_versions"], "<i4").tolist() == [4, 5]
 
 
 def test_segment_empty_action__reads_back_empty() -> None:
-    empty = Segment(3, np.array([7], np.int32), np.zeros(0, np.int32), np.zeros(0, np.float32), np.zeros(0, np.int32))
-    seg, _, *columns = segment_parameters(empty)
-    columns[12:14] = [json.loads(c) for c in columns[12:14]]
-    read = read_segment([seg, *columns])
+    read = stored(Segment(3, np.array([7], np.int32), *(np.zeros(0, t) for t in (np.int32, np.float32, np.int32))))
     assert (read.index, read.n_obs, read.n_act, read.versions.dtype) == (3, 1, 0, np.int32)
+
+
+SAID = segment(
+    observation_text="see \x00 this", action_text="call", action_raw=b"call", tool_calls=(ToolCall("t", {"a": 1}),),
+    tool_results=(ToolResult("t", "done", raw=b"\xff"),), timings=Timings(0.1, 0.2, 0.3), finish_reason=FinishReason.STOP,
+    reward=0.5, context=2,
+)  # fmt: skip
+
+
+def test_stored_segment__decodes_the_rest_when_asked() -> None:
+    read = stored(SAID)
+    assert isinstance(read, StoredSegment)
+    assert read._rest is not None
+    assert (read.context, read.reward, read.finish_reason) == (2, 0.5, FinishReason.STOP)
+    assert read._rest is not None, "arrays and numbers need no decoding"
+    assert read.tool_results == SAID.tool_results
+    assert read._rest is None
+    assert (read.observation_text, read.timings, read.tool_calls) == (SAID.observation_text, SAID.timings, SAID.tool_calls)
+    with pytest.raises(AttributeError, match="no attribute 'text'"):
+        read.text  # type: ignore[attr-defined]  # noqa: B018
+
+
+def test_stored_segment__copies_are_plain_segments() -> None:
+    assert repr(stored(SAID)) == repr(SAID)
+    for made in (replace(stored(SAID), index=5), copy.copy(stored(SAID)), pickle.loads(pickle.dumps(stored(SAID)))):
+        assert type(made) is Segment
+        assert repr(replace(made, index=0)) == repr(SAID)
+    assert hash(stored(SAID).tool_results) == hash(SAID.tool_results)
 
 
 def test_items_named_twice__refused() -> None:

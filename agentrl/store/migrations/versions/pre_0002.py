@@ -14,8 +14,8 @@ down_revision = "pre_0001"
 branch_labels = None
 depends_on = None
 
-_CALLED_BEFORE = (
-    "add_checkpoint_v1", "add_trained_v1", "claim_v1", "commit_step_v1", "complete_v1", "conservation_v1",
+CALLED_BEFORE = (
+    "add_checkpoint_v1", "add_trained_v1", "answer_segment_v1", "claim_v1", "commit_step_v1", "complete_v1", "conservation_v1",
     "ensure_partitions_v1", "f4", "find_run_v1", "head_v1", "i4", "more_can_arise_v1", "open_evaluation_v1", "open_v1",
     "opened_v1", "record_load_v1", "release_trainer_v1", "renew_leases_v1", "renew_trainer_v1", "renew_v1",
     "request_evaluation_v1", "settle_evaluations_v1", "settle_version_v1", "stage_version_v1", "start_trainer_v1",
@@ -42,4 +42,4 @@ def upgrade() -> None:
     """Add columns and tables; replace the code, keeping what the release before calls."""
     op.execute(_COLUMNS)
     create_tables(op.get_bind(), ("import", "retired", "imported"))
-    replace_code(op.get_bind(), keep=_CALLED_BEFORE)
+    replace_code(op.get_bind(), keep=CALLED_BEFORE)

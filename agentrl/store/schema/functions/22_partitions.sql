@@ -21,8 +21,9 @@ begin
 end $$;
 
 -- Creates the partitions for one bucket of versions. LIKE + CHECK + ATTACH takes no lock that stops writers, and lock_timeout
--- keeps a forgotten transaction from making anybody queue behind us.
-create or replace function agentrl.add_partitions_v1(run_ bigint, bucket bigint) returns void language plpgsql as $$
+-- keeps a forgotten transaction from making anybody queue behind us. Runs as the schema's owner, who alone may do it.
+create or replace function agentrl.add_partitions_v1(run_ bigint, bucket bigint) returns void language plpgsql security definer
+set search_path = pg_catalog, pg_temp as $$
 declare
   low constant bigint := bucket * agentrl.bucket_width_v1();
   parent text;

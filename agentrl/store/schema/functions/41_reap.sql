@@ -91,6 +91,9 @@ begin
   loop
     perform agentrl.return_lease_v1(r, l, true, 'reaper', 'the lease lapsed');
   end loop;
+  if r.lag_bound is null and r.max_age is null then
+    return;
+  end if;
   select h.updates into updates_ from agentrl.head_v1(r.id) h;
   for c in
     delete from agentrl.ready

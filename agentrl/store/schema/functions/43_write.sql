@@ -1,11 +1,11 @@
 -- Writing a running episode: fenced, idempotent, gap-free.
 
--- The answer to a segment that is not the next one: stored before (false), or an error of its own for each other case.
-create or replace function agentrl.answer_segment_v1(trajectory_ uuid, fence_ bigint, seg_ bigint, hash_ bytea) returns boolean
+-- The live row for a segment that is not the next one, its lease renewed: the segment must have been stored before, or it is an error
+-- of its own.
+create or replace function agentrl.stored_before_v1(trajectory_ uuid, fence_ bigint, seg_ bigint) returns agentrl.live
 language plpgsql as $$
 declare
   l agentrl.live;
-  known bytea;
 begin
   select * into l from agentrl.live where trajectory = trajectory_ and fence = fence_ for no key update;
   if not found then
@@ -15,13 +15,8 @@ begin
     perform agentrl.fail_v1('AR002', format('segment %s of trajectory %s arrived, but segment %s is missing: send from there',
                                             seg_, trajectory_, l.next_seg), l.next_seg);
   end if;
-  select body_hash into known from agentrl.segment
-  where run = l.run and start_version = l.start_version and trajectory = trajectory_ and seg = seg_;
-  if known is distinct from hash_ then
-    perform agentrl.fail_v1('AR003', format('segment %s of trajectory %s is stored with another body', seg_, trajectory_));
-  end if;
   update agentrl.live set lease_until = clock_timestamp() + lease where trajectory = trajectory_;
-  return false;
+  return l;
 end $$;
 
 -- The distinct versions in a buffer of one version per token, ascending.
@@ -34,9 +29,9 @@ create or replace function agentrl.merge_v1(a bigint[], b bigint[]) returns bigi
   select array_agg(distinct v order by v) from unnest(a || b) v
 $$;
 
--- Stores one turn and renews the lease. True: stored now; false: the same body was stored before.
-create or replace function agentrl.write_segment_v1(
-  trajectory_ uuid, fence_ bigint, seg_ bigint, hash_ bytea, context_ bigint, version_ bigint, token_versions_ bytea,
+-- Stores one turn and renews the lease. True: stored now; false: the same body was stored before, in whatever time.
+create or replace function agentrl.write_segment_v2(
+  trajectory_ uuid, fence_ bigint, seg_ bigint, context_ bigint, version_ bigint, token_versions_ bytea,
   n_obs_ bigint, n_act_ bigint, ids_ bytea, logprobs_ bytea, loss_mask_ bytea, finish_reason_ text, observation_text_ text,
   action_text_ text, action_raw_ bytea, tool_calls_ text, tool_results_ text, tool_raw_ bytea[], exact_ bytea, reward_ float8,
   queue_s_ float8, generate_s_ float8, tool_s_ float8) returns boolean language plpgsql as $$
@@ -51,7 +46,18 @@ begin
       versions = case when versions @> versions_ then versions else agentrl.merge_v1(versions, versions_) end
   where trajectory = trajectory_ and fence = fence_ and next_seg = seg_ returning run, start_version into l;
   if not found then
-    return agentrl.answer_segment_v1(trajectory_, fence_, seg_, hash_);
+    l := agentrl.stored_before_v1(trajectory_, fence_, seg_);
+    perform 1 from agentrl.segment s
+    where s.run = l.run and s.start_version = l.start_version and s.trajectory = trajectory_ and s.seg = seg_
+      and (s.context, s.versions, s.token_versions, s.n_obs, s.n_act, s.ids, s.logprobs, s.loss_mask, s.finish_reason,
+           s.observation_text, s.action_text, s.action_raw, s.tool_calls::text, s.tool_results::text, s.tool_raw, s.exact, s.reward)
+        is not distinct from
+          (context_, versions_, token_versions_, n_obs_, n_act_, ids_, logprobs_, loss_mask_, finish_reason_, observation_text_,
+           action_text_, action_raw_, tool_calls_, tool_results_, tool_raw_, exact_, reward_);
+    if not found then
+      perform agentrl.fail_v1('AR003', format('segment %s of trajectory %s is stored with another body', seg_, trajectory_));
+    end if;
+    return false;
   end if;
   if (select count(*) from agentrl.policy_version where run = l.run and version = any (versions_)) <> cardinality(versions_) then
     perform agentrl.fail_v1('AR005', format('segment %s of trajectory %s carries policy versions %s, of which some have no row',
@@ -60,11 +66,11 @@ begin
   insert into agentrl.segment (
     run, start_version, trajectory, seg, context, versions, token_versions, n_obs, n_act, ids, logprobs, loss_mask,
     finish_reason, observation_text, action_text, action_raw, tool_calls, tool_results, tool_raw, exact, reward, queue_s,
-    generate_s, tool_s, body_hash)
+    generate_s, tool_s)
   values (
     l.run, l.start_version, trajectory_, seg_, context_, versions_, token_versions_, n_obs_, n_act_, ids_, logprobs_, loss_mask_,
     finish_reason_, observation_text_, action_text_, action_raw_, tool_calls_::json, tool_results_::json, tool_raw_, exact_,
-    reward_, queue_s_, generate_s_, tool_s_, hash_);
+    reward_, queue_s_, generate_s_, tool_s_);
   return true;
 end $$;
 

@@ -40,7 +40,7 @@ begin
   if reserved = 0 then
     select coalesce(array_agg(q.item), '{}') into items from (
       select item from agentrl.ready
-      where run = r.id and (r.lag_bound is null or updates_ - oldest_update <= r.lag_bound)
+      where run = r.id and oldest_update >= coalesce(updates_ - r.lag_bound, -9223372036854775807)
         and (environments_ is null or coalesce(environment, r.environment) = any (environments_))
       order by oldest_update, at, item limit n_ for update skip locked) q;
     return items;
@@ -65,29 +65,34 @@ begin
 end $$;
 
 -- Leases whole items of the given environments (NULL: of all): at least n_min trajectories, or what is left when no more can
--- arise, or none.
-create or replace function agentrl.claim_v2(
+-- arise, or none. The queue is read once, for the counts that are given back.
+create or replace function agentrl.claim_v3(
   run_ bigint, fence_ bigint, n_min bigint, n_max bigint, lease_s double precision, environments_ text[])
 returns jsonb language plpgsql as $$
 declare
   r agentrl.run := agentrl.hold_trainer_v1(run_, fence_);
   h record;
   token_ bigint;
-  seen record;
+  enough bigint;
+  other bigint := 0;
   items uuid[] := '{}';
+  claimed bigint := 0;
+  counts record;
+  admissible bigint;
   waiting text;
   doc jsonb := '[]';
 begin
   perform agentrl.reap_v1(r);
   select * into h from agentrl.head_v1(run_);
-  select coalesce(sum(n_traj), 0)::bigint as examined,
-         coalesce(sum(n_traj) filter (where in_range and wanted), 0)::bigint as admissible,
-         coalesce(sum(n_traj) filter (where not wanted), 0)::bigint as other
-  into seen from agentrl.candidates_v1(r, h.updates, environments_);
+  select coalesce(sum(c.n_traj), 0) into enough from (
+    select n_traj from agentrl.candidates_v1(r, h.updates, environments_) where in_range and wanted limit n_min) c;
   -- Each statement sees what was committed before it. So whether this is all there will be is asked before the items are picked:
   -- what became ready in between is then picked, too.
-  if seen.admissible < n_min then
-    waiting := case when agentrl.more_can_arise_v2(r, seen.admissible, seen.other, h.step) then 'rollouts' else 'nothing' end;
+  if enough < n_min then
+    if environments_ is not null then
+      select coalesce(sum(n_traj), 0) into other from agentrl.candidates_v1(r, h.updates, environments_) where not wanted;
+    end if;
+    waiting := case when agentrl.more_can_arise_v2(r, enough, other, h.step) then 'rollouts' else 'nothing' end;
   end if;
   if waiting is distinct from 'rollouts' then
     items := agentrl.pick_v1(r, h.updates, n_max / r.group_size, environments_);
@@ -111,10 +116,16 @@ begin
     select jsonb_agg(jsonb_build_object(
              'item', i.item, 'token', token_, 'oldest_update', i.oldest_update, 'lag', h.updates - i.oldest_update,
              'trajectories', i.trajectories, 'start_versions', i.start_versions, 'source', coalesce(i.source, run_))
-             order by i.oldest_update, i.ready_at, i.item)
-    into doc from i;
+             order by i.oldest_update, i.ready_at, i.item), sum(i.n_traj)
+    into doc, claimed from i;
   end if;
-  return jsonb_build_object('examined', seen.examined, 'admissible', seen.admissible, 'waiting', waiting, 'items', doc);
+  select * into counts from agentrl.work_v1(run_);
+  admissible := counts.ready;
+  if r.lag_bound is not null or environments_ is not null then
+    select coalesce(sum(n_traj), 0) into admissible from agentrl.candidates_v1(r, h.updates, environments_) where in_range and wanted;
+  end if;
+  return jsonb_build_object('examined', counts.ready + claimed, 'admissible', admissible + claimed, 'waiting', waiting,
+                            'items', doc, 'counts', to_jsonb(counts));
 end $$;
 
 -- Before the optimizer step: all items must still be leased by these tokens and in range. From here a dying trainer is charged.

@@ -110,13 +110,13 @@ $$;
 create or replace function agentrl.removed_v1(trajectory_ uuid) returns setof agentrl.retired language sql stable as $$
   with ended (run, start_version) as (
     select coalesce(x.source, x.run), x.start_version from agentrl.consumed x
-    where x.run in (select e.run from agentrl.event e where e.trajectory = trajectory_) and x.trajectory = trajectory_
+    where x.run in (select id from agentrl.run) and x.trajectory = trajectory_ and x.abandoned_by is null
     union
     select coalesce(x.source, x.run), x.start_version from agentrl.dropped x
-    where x.run in (select e.run from agentrl.event e where e.trajectory = trajectory_) and x.trajectory = trajectory_
+    where x.run in (select id from agentrl.run) and x.trajectory = trajectory_
     union
     select x.run, x.start_version from agentrl.evaluated x
-    where x.run in (select e.run from agentrl.event e where e.trajectory = trajectory_) and x.trajectory = trajectory_
+    where x.run in (select id from agentrl.run) and x.trajectory = trajectory_
   )
   select q.* from agentrl.retired q join ended e on e.run = q.run and q.low <= e.start_version and e.start_version < q.high
 $$;

@@ -51,25 +51,6 @@ create or replace function agentrl.conservation_v1(
       + (select count(*) from agentrl.grade_job x where x.run = run_ and x.purpose = 'eval') as eval_open
 $$;
 
--- The sum of places beside what was created, per run.
-create or replace view agentrl.conservation (
-  run,       -- The run.
-  name,      -- Its name.
-  created,   -- Training trajectories opened here or imported, those removed by retention included.
-  live,      -- Running.
-  grade_job, -- Ended, waiting for a verdict.
-  graded,    -- Waiting for their group.
-  ready,     -- Waiting for the trainer.
-  lease,     -- Held by the trainer.
-  consumed,  -- Trained on, on the live history.
-  dropped,   -- Not to be trained on.
-  evaluated, -- Finished evaluation episodes, which stand apart.
-  eval_open, -- Evaluation episodes that run or wait for a verdict.
-  holds      -- Whether created is the sum of the seven places.
-) as
-select r.id, r.name, c.*, c.created = c.live + c.grade_job + c.graded + c.ready + c.lease + c.consumed + c.dropped
-from agentrl.run r cross join lateral agentrl.conservation_v1(r.id) c;
-
 -- Where the live history of each run stands.
 create or replace view agentrl.head (
   run,    -- The run.

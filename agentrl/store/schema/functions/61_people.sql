@@ -46,7 +46,8 @@ create or replace view agentrl.v_conservation (
   eval_open, -- Evaluation episodes that run or wait for a verdict.
   holds      -- Whether created is the sum of the seven places.
 ) as
-select * from agentrl.conservation;
+select r.id, r.name, c.*, c.created = c.live + c.grade_job + c.graded + c.ready + c.lease + c.consumed + c.dropped
+from agentrl.run r cross join lateral agentrl.conservation_v1(r.id) c;
 
 -- Every trajectory that still has to move, and what it waits for; the lapsed and the oldest are the stuck ones.
 create or replace view agentrl.v_stuck (

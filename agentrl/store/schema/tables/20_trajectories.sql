@@ -73,7 +73,6 @@ create table agentrl.segment (
   queue_s double precision not null,                        -- Seconds waited for the engine.
   generate_s double precision not null,                     -- Seconds of generation.
   tool_s double precision not null,                         -- Seconds of tool execution.
-  body_hash bytea not null,                                 -- Hash of the content; tells a repeated write from a conflicting one.
   stored_at timestamptz not null default clock_timestamp(), -- When it was stored.
   primary key (trajectory, seg, run, start_version),
   check (octet_length(ids) = 4 * (n_obs + n_act)),

@@ -75,6 +75,7 @@ create table agentrl.ready (
   environment text,                                         -- Environment of the trajectories; NULL means that of the consuming run.
   primary key (run, item)
 ) with (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_cost_delay = 0);
+create index on agentrl.ready (run, oldest_update, at, item);
 
 -- Items that a trainer holds.
 create table agentrl.lease (

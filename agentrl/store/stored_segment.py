@@ -1,0 +1,108 @@
+"""Segments as Postgres gives them: arrays at once, texts, calls, results and timings when somebody asks.
+
+A trainer reads arrays only, and a claim brings thousands of turns, so what only people read stays as it came until then.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import fields
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from agentrl.types import FinishReason, Segment, Timings, ToolCall, ToolResult
+
+SEGMENT_COLUMNS = (
+    "seg, context, versions[1], token_versions, n_obs, n_act, ids, logprobs, loss_mask, finish_reason, reward, "
+    "observation_text, action_text, action_raw, tool_calls::text, tool_results::text, tool_raw, exact, queue_s, generate_s, "
+    "tool_s"
+)
+_AT_ONCE = 11
+_REPEATED = 4096
+_INT32 = np.dtype("<i4")
+_FLOAT32 = np.dtype("<f4")
+_FINISH_REASONS = {None: None} | {f.value: f for f in FinishReason}
+_new = object.__new__
+_set = {f.name: getattr(Segment, f.name).__set__ for f in fields(Segment)}  # the dataclass is frozen, its slots are not
+_set_index, _set_observation, _set_action = _set["index"], _set["observation"], _set["action"]
+_set_logprobs, _set_versions, _set_loss_mask = _set["logprobs"], _set["versions"], _set["loss_mask"]
+_set_context, _set_finish, _set_reward = _set["context"], _set["finish_reason"], _set["reward"]
+
+
+class StoredSegment(Segment):
+    """A segment that decodes the rest of its row when first asked for it; copies and pickles of it are plain segments."""
+
+    __slots__ = ("_rest",)
+
+    def __new__(cls, *values: Any, **named: Any) -> Segment:  # type: ignore[misc]
+        """What `dataclasses.replace` calls."""
+        return Segment(*values, **named)
+
+    def __getattr__(self, name: str) -> Any:
+        # Python comes here for a slot that is not filled yet.
+        if name not in _LATER:
+            raise AttributeError(f"Segment has no attribute {name!r}")
+        rest = self._rest
+        if rest is not None:
+            for field, value in zip(_LATER, _decoded(rest), strict=True):
+                _set[field](self, value)
+            _set_rest(self, None)
+        return object.__getattribute__(self, name)
+
+    def __reduce__(self) -> tuple[type[Segment], tuple[Any, ...]]:
+        return Segment, tuple(getattr(self, f.name) for f in fields(Segment))
+
+    def __repr__(self) -> str:
+        made, values = self.__reduce__()
+        return repr(made(*values))
+
+
+_set_rest = StoredSegment._rest.__set__  # type: ignore[attr-defined]
+_LATER = ("observation_text", "action_text", "action_raw", "tool_calls", "tool_results", "timings")
+
+
+@lru_cache(maxsize=64)
+def _repeated(version: int | None) -> np.ndarray:
+    """One version many times: turns that carry a single one are views of it, read-only like all arrays of a stored segment."""
+    made = np.full(_REPEATED, version or 0, np.int32)
+    made.flags.writeable = False
+    return made
+
+
+def _decoded(rest: Sequence[Any]) -> tuple[Any, ...]:
+    """The values of `_LATER`."""
+    observation_text, action_text, action_raw, calls_json, results_json, tool_raw, exact, queue_s, generate_s, tool_s = rest
+    if exact is not None:
+        observation_text, action_text, calls, results = json.loads(bytes(exact))
+    else:
+        calls, results = json.loads(calls_json), json.loads(results_json)
+    raws = tool_raw if tool_raw is not None else [None] * len(results)
+    return (
+        observation_text, action_text, action_raw, tuple(ToolCall(**c) for c in calls),
+        tuple(ToolResult(**r, raw=raw) for r, raw in zip(results, raws, strict=True)), Timings(queue_s, generate_s, tool_s),
+    )  # fmt: skip
+
+
+def read_segment(row: tuple[Any, ...]) -> Segment:
+    """A segment from a row that begins with `SEGMENT_COLUMNS`."""
+    seg, context, version, token_versions, n_obs, n_act, ids, logprobs, mask, finish, reward = row[:_AT_ONCE]
+    tokens = np.frombuffer(ids, _INT32)
+    if token_versions is not None:
+        versions = np.frombuffer(token_versions, _INT32)
+    else:
+        versions = _repeated(version)[:n_act] if n_act <= _REPEATED else np.full(n_act, version, np.int32)
+    made = _new(StoredSegment)
+    _set_index(made, seg)
+    _set_observation(made, tokens[:n_obs])
+    _set_action(made, tokens[n_obs:])
+    _set_logprobs(made, np.frombuffer(logprobs, _FLOAT32))
+    _set_versions(made, versions)
+    _set_loss_mask(made, None if mask is None else np.frombuffer(mask, np.uint8))
+    _set_context(made, context)
+    _set_finish(made, _FINISH_REASONS[finish])
+    _set_reward(made, reward)
+    _set_rest(made, row[_AT_ONCE : _AT_ONCE + 10])
+    return made
