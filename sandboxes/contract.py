@@ -29,6 +29,10 @@ class SandboxDied(SandboxError):
     """It broke while in use; what it was doing has an unknown outcome and must not be repeated blindly."""
 
 
+class SandboxImageError(SandboxError):
+    """The spec's image can't be had: no such image, a Dockerfile or a setup command that fails. Another attempt fails alike."""
+
+
 class SandboxUnsupported(SandboxError):
     """The provider can't enforce the spec."""
 
@@ -90,7 +94,7 @@ class ExecResult:
 
 @dataclass(frozen=True, slots=True)
 class FileStatus:
-    """One entry of a directory. ``kind``: file, directory, link or other; ``size`` in bytes; ``modified`` in seconds since 1970."""
+    """An entry of a directory. ``kind``: file, directory, link or other; ``size``: bytes; ``modified``: seconds since 1970."""
 
     name: str
     kind: str
@@ -110,7 +114,8 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What a provider enforces, and whether it can make ``setup`` an image (``snapshots``)."""
+    """What a provider enforces, whether it can make ``setup`` an image (``snapshots``), and whether `Provider.reset` ever
+    succeeds (``resets``): without it every episode gets a new sandbox."""
 
     network_isolated: bool
     memory_limit: bool
@@ -119,6 +124,7 @@ class Capabilities:
     seccomp: bool
     fresh_namespaces: bool
     snapshots: bool = False
+    resets: bool = True
 
 
 class Job(Protocol):
@@ -179,7 +185,7 @@ class Sandbox(Protocol):
         env: Mapping[str, str] | None = None,
         cwd: str | None = None,
     ) -> Job:
-        """Start a job, such as a server, and return at once. A process of it that leaves its session ends with the next command."""
+        """Start a job, such as a server, and return at once. What of it leaves its session ends with the next command."""
         ...
 
     async def write_file(self, path: str, data: bytes, *, mode: int = 0o644) -> None:
