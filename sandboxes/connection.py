@@ -2,11 +2,9 @@
 
 - Replies are untrusted: sizes and types are checked, a reply to a request that nobody waits for any more is dropped, one to a
   request never made ends the connection.
-- The end of the stream ends every pending request with `SandboxDied`; so does an answer that is overdue.
+- The end of the stream ends every pending request with `SandboxDied`; so does an answer that is overdue. A lost stream has no
+  successor: its end is how the agent notices that its client is gone, so the sandbox ends with it.
 - A request that was cancelled is forgotten; what it started goes on until its own time-out, a kill or a reset.
-- A second stream to the same agent begins behind a random mark that the agent is asked for: what was left over from the first,
-  be it half a frame, is dropped, and so is a reply to a request of the first. Only a stream that was lost while every request
-  had its answer has a successor; otherwise something was done and nobody knows what.
 """
 
 from __future__ import annotations
@@ -14,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import math
-import os
 from typing import Any, Protocol
 
 from sandboxes.agent import frames
@@ -23,7 +20,6 @@ from sandboxes.contract import SandboxDied
 Reply = tuple[dict[str, Any], bytes]
 _GRACE_S = 30.0
 """How long beyond its own time-out a command's reply may take: fork bombs die in rounds."""
-_MARK_SIZE = 16
 
 
 class Decoder(Protocol):
@@ -33,27 +29,17 @@ class Decoder(Protocol):
 
 
 class Connection(asyncio.Protocol):
-    """One sandbox's stream. ``name`` appears in errors; ``decode`` undoes the transport's own framing, if any.
+    """One sandbox's stream. ``name`` appears in errors; ``decode`` undoes the transport's own framing, if any."""
 
-    ``predecessor``: the lost stream that this one takes the place of; call `resume` then instead of `hello`.
-    """
-
-    def __init__(self, name: str, decode: Decoder | None = None, predecessor: Connection | None = None) -> None:
+    def __init__(self, name: str, decode: Decoder | None = None) -> None:
         self.name = name
         self.death: str | None = None
-        self.can_be_succeeded = False
         self._decode = decode
         self._transport: asyncio.WriteTransport | None = None
         self._frames = frames.FrameBuffer()
-        self._first_id = 0 if predecessor is None else predecessor._last_id + 1
-        self._last_id: int = max(0, self._first_id - 1)
-        self._ids = itertools.count(self._last_id + 1)
-        self._pending: dict[int, asyncio.Future[Reply]] = {}
-        self._unanswered: set[int] = set()
-        self._mark: bytes | None = None
-        self._skipped = bytearray()
-        if predecessor is None:
-            self._pending[0] = asyncio.get_running_loop().create_future()
+        self._pending: dict[int, asyncio.Future[Reply]] = {0: asyncio.get_running_loop().create_future()}
+        self._ids = itertools.count(1)
+        self._last_id = 0
 
     async def hello(self, timeout_s: float) -> dict[str, Any]:
         """The agent's greeting, checked for its version."""
@@ -63,15 +49,14 @@ class Connection(asyncio.Protocol):
             raise self._died()
         return header
 
-    async def resume(self, timeout_s: float) -> None:
-        """Find the first whole frame of a stream that takes another's place."""
-        self._mark = os.urandom(_MARK_SIZE)
-        number = self._request("sync", {}, self._mark)
-        await self._wait(number, timeout_s, "sync")
-
     async def call(self, operation: str, fields: dict[str, Any], body: bytes = b"", *, timeout_s: float = 0.0) -> Reply:
         """Send a request, await its reply. OSError as the agent reports it; `SandboxDied` when there is none."""
-        number = self._request(operation, fields, body)
+        if self.death is not None or self._transport is None:
+            raise self._died()
+        self._last_id = number = next(self._ids)
+        frame = frames.encode({**fields, "op": operation, "id": number}, body)
+        self._pending[number] = asyncio.get_running_loop().create_future()
+        self._transport.write(frame)
         header, output = await self._wait(number, timeout_s + _GRACE_S, operation)
         if "errno" in header:
             code, message = header["errno"], header.get("error")
@@ -84,17 +69,6 @@ class Connection(asyncio.Protocol):
     def close(self) -> None:
         """Close the stream: the agent ends, and with it the sandbox."""
         self._die("closed")
-
-    def _request(self, operation: str, fields: dict[str, Any], body: bytes) -> int:
-        if self.death is not None or self._transport is None:
-            raise self._died()
-        number = next(self._ids)
-        frame = frames.encode({**fields, "op": operation, "id": number}, body)
-        self._last_id = number
-        self._pending[number] = asyncio.get_running_loop().create_future()
-        self._unanswered.add(number)
-        self._transport.write(frame)
-        return number
 
     async def _wait(self, number: int, timeout_s: float, operation: str) -> Reply:
         reply = self._pending[number]
@@ -117,7 +91,7 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Called by the loop."""
         try:
-            self._frames.feed(self._after_mark(self._decode(data) if self._decode else data))
+            self._frames.feed(self._decode(data) if self._decode else data)
             while frame := self._frames.pop():
                 self._deliver(*frame)
         except (frames.FrameError, UntrustedReply) as error:
@@ -125,19 +99,7 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Called by the loop."""
-        self.can_be_succeeded = self.death is None and not self._unanswered and 0 not in self._pending
         self._die(f"stream lost: {exc}" if exc else "ended")
-
-    def _after_mark(self, data: bytes) -> bytes:
-        if self._mark is None:
-            return data
-        self._skipped += data
-        before, found, after = bytes(self._skipped).partition(self._mark)
-        if not found:
-            del self._skipped[: max(0, len(before) - _MARK_SIZE)]
-            return b""
-        self._mark = None
-        return after
 
     def _deliver(self, header: dict[str, Any], body: bytes) -> None:
         if "lost" in header:
@@ -146,9 +108,6 @@ class Connection(asyncio.Protocol):
         number = int_of(header, "id")
         if not 0 <= number <= self._last_id:
             raise UntrustedReply(f"reply to request {number}, which was never made")
-        if number < self._first_id:
-            return
-        self._unanswered.discard(number)
         waiting = self._pending.get(number)
         if waiting is not None and not waiting.done():
             waiting.set_result((header, body))

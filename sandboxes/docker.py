@@ -2,7 +2,7 @@
 
 - The stream is attached before the start and held by this process alone: when the process dies, the agent sees the end of
   its input and the container is gone, without anybody's help.
-- A daemon that restarts while its containers live on (live-restore) costs the calls that were on their way, nothing else.
+- A daemon that stops takes the streams and with them the containers, live-restore or not: what was running is `SandboxDied`.
 - Containers carry their owner in a label; `sweep` removes those whose owner is provably dead on this host, those of ours that
   could not be removed before, and no others.
 - The SDK's blocking calls run in threads of our own; a command never costs a call to the daemon.
@@ -40,7 +40,6 @@ _CAPABILITIES = ["SETUID", "SETGID", "KILL"]
 _CAPABILITIES_OF_SETUP = [*_CAPABILITIES, "CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID"]
 _OWN_PROCESSES = 8
 _START_S = 60.0
-_RESUME_S = 15.0
 Result = TypeVar("Result")
 
 
@@ -104,7 +103,8 @@ class Docker:
 
     async def commit(self, container: str, name: str, labels: dict[str, str]) -> str:
         """Keep a container's file system as an image; its digest."""
-        changes = [f'LABEL "{label}"="{value}"' for label, value in labels.items()]
+        # Whoever runs the image by hand must not inherit an owner that may be dead.
+        changes = [f'LABEL "{label}"="{value}"' for label, value in {**labels, OWNER_LABEL: ""}.items()]
         made = await self._call(
             partial(self._client.api.commit, container, repository=name, tag="latest", pause=False, changes=changes)
         )
@@ -144,32 +144,17 @@ class Docker:
         except asyncio.CancelledError:
             await asyncio.shield(self._abandon(container, handle))
             raise
-        handle.reconnect = partial(self._reconnect, container)
         return handle
-
-    async def _reconnect(self, container: str, lost: Connection) -> Connection:
-        """Another stream to a container that outlived its daemon. `SandboxDied` when it did not."""
-        try:
-            stream = await attach(self.url, container)
-            _, connection = await asyncio.get_running_loop().create_connection(
-                lambda: Connection(lost.name, Demultiplexer(), predecessor=lost), sock=stream
-            )
-        except ENGINE_ERRORS as error:
-            raise SandboxDied(f"{lost.name}: {lost.death}, and it can't be attached to again: {short(error)}") from None
-        await connection.resume(_RESUME_S)
-        return connection
 
     def _sweep(self) -> int:
         removed = 0
         for listed in self._client.api.containers(all=True, filters={"label": OWNER_LABEL}):
             owner = Owner.parse(listed["Labels"][OWNER_LABEL])
             if owner is not None and owner.certainly_dead():
-                self._remove(listed["Id"])
-                removed += 1
+                removed += self._remove(listed["Id"])
         for container in list(self._lost):
-            self._remove(container)
+            removed += self._remove(container)
             self._lost.discard(container)
-            removed += 1
         return removed
 
     async def _image(self, spec: SandboxSpec) -> Image:
@@ -259,20 +244,22 @@ class Docker:
             )
         return "bridge"
 
-    def _remove(self, container: str) -> None:
+    def _remove(self, container: str) -> bool:
+        """Whether there was anything to remove."""
         try:
             self._client.api.remove_container(container, force=True, v=True)
+            return True
         except docker.errors.APIError as error:
             if error.status_code not in (404, 409):
                 raise
             if error.status_code == 409:  # its end has begun without us
                 with contextlib.suppress(docker.errors.NotFound):
                     self._client.api.wait(container, condition="removed", timeout=CALL_S)
+            return error.status_code == 409
 
     async def _abandon(self, container: str, handle: Handle | None) -> None:
         if handle is not None:
             handle.connection.close()
-            handle.reconnect = None
         try:
             # The agent's end takes the container with it, but for one that the daemon can't remove just now.
             await self._call(partial(self._remove, container))

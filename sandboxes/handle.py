@@ -1,8 +1,4 @@
-"""The sandbox as its user holds it: calls become requests, replies become checked results.
-
-A stream that was lost between two calls is replaced when the provider knows how (`Handle.reconnect`); a call that was on its
-way has an unknown outcome and is `SandboxDied`.
-"""
+"""The sandbox as its user holds it: calls become requests, replies become checked results."""
 
 from __future__ import annotations
 
@@ -10,12 +6,12 @@ import asyncio
 import errno
 import json
 import math
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sandboxes.agent import frames
 from sandboxes.agent.agent import MAX_OUTPUT
-from sandboxes.connection import Connection, Reply, UntrustedReply, int_of, seconds
+from sandboxes.connection import Connection, UntrustedReply, int_of, seconds
 from sandboxes.contract import ExecResult, FileStatus, SandboxDied, SandboxSpec, Usage
 
 _MAX_TIMEOUT_S = 24 * 3600.0
@@ -31,8 +27,6 @@ class Handle:
         self.spec = spec
         self.connection = connection
         self.usage = Usage()
-        self.reconnect: Callable[[Connection], Awaitable[Connection]] | None = None
-        self._reconnecting = asyncio.Lock()
 
     @property
     def alive(self) -> bool:
@@ -74,7 +68,7 @@ class Handle:
     ) -> HandleJob:
         """See `sandboxes.contract.Sandbox`."""
         fields = {"argv": _argv(command), "cwd": cwd, **self._common(max_output, env)}
-        header, _ = await self.call("start", fields, stdin)
+        header, _ = await self.connection.call("start", fields, stdin)
         self.usage.commands += 1
         try:
             return HandleJob(self, int_of(header, "job"), max_output)
@@ -83,14 +77,14 @@ class Handle:
 
     async def write_file(self, path: str, data: bytes, *, mode: int = 0o644) -> None:
         """See `sandboxes.contract.Sandbox`; OSError (no space, a link, a directory) is the caller's or the workload's doing."""
-        await self.call("write_file", {"path": path, "mode": mode}, bytes(data))
+        await self.connection.call("write_file", {"path": path, "mode": mode}, bytes(data))
 
     async def read_file(self, path: str, max_bytes: int = 16 << 20) -> bytes:
         """See `sandboxes.contract.Sandbox`."""
         if not 0 <= max_bytes <= frames.MAX_BODY:
             raise ValueError(f"max_bytes is {max_bytes}; at most {frames.MAX_BODY} can be read at once")
         try:
-            _, body = await self.call("read_file", {"path": path, "max_bytes": max_bytes})
+            _, body = await self.connection.call("read_file", {"path": path, "max_bytes": max_bytes})
         except OSError as error:
             if error.errno == errno.EFBIG:
                 raise ValueError(f"{path}: {error.strerror}") from None
@@ -104,7 +98,7 @@ class Handle:
         if not 0 < max_entries <= _MAX_ENTRIES:
             raise ValueError(f"max_entries is {max_entries}; between 1 and {_MAX_ENTRIES}")
         try:
-            _, body = await self.call("list_dir", {"path": path, "max_entries": max_entries})
+            _, body = await self.connection.call("list_dir", {"path": path, "max_entries": max_entries})
         except OSError as error:
             if error.errno == errno.EFBIG:
                 raise ValueError(f"{path}: {error.strerror}") from None
@@ -119,7 +113,7 @@ class Handle:
 
     async def stat(self, path: str) -> FileStatus:
         """See `sandboxes.contract.Sandbox`."""
-        header, _ = await self.call("stat", {"path": path})
+        header, _ = await self.connection.call("stat", {"path": path})
         try:
             return _file_status(header.get("status"))
         except UntrustedReply as error:
@@ -127,30 +121,21 @@ class Handle:
 
     async def ping(self) -> None:
         """One round trip; `SandboxDied` when it fails."""
-        await self.call("ping", {})
+        await self.connection.call("ping", {})
 
     async def kill_all(self) -> None:
         """End every process but the sandbox's own; running commands return with exit code -9."""
-        header, _ = await self.call("kill_all", {})
+        header, _ = await self.connection.call("kill_all", {})
         if header.get("killed") is not True:
             raise self.distrusted("processes that can't be killed")
 
     async def reset(self) -> list[str]:
         """Kill all, wipe every writable place. Returns what is in doubt; an empty list: clean."""
-        header, _ = await self.call("reset", {})
+        header, _ = await self.connection.call("reset", {})
         doubts = header.get("doubts")
         if not isinstance(doubts, list):
             return ["reply without a list of doubts"]
         return [str(doubt) for doubt in doubts]
-
-    async def call(self, operation: str, fields: dict[str, Any], body: bytes = b"", *, timeout_s: float = 0.0) -> Reply:
-        """A request over the stream, or over its successor when it was lost in a quiet moment."""
-        if self.reconnect is not None and self.connection.can_be_succeeded:
-            async with self._reconnecting:
-                if self.connection.can_be_succeeded:
-                    lost, self.connection.can_be_succeeded = self.connection, False
-                    self.connection = await self.reconnect(lost)
-        return await self.connection.call(operation, fields, body, timeout_s=timeout_s)
 
     def distrusted(self, why: str) -> SandboxDied:
         """Close the stream to an agent whose replies make no sense; the error to raise."""
@@ -168,7 +153,7 @@ class Handle:
             limits["no_output_timeout"] = _limit(silence, "no_output_timeout")
         fields |= {"timeout_s": limits["timeout"], "silence_s": limits.get("no_output_timeout")}
         try:
-            header, output = await self.call("run", fields, body, timeout_s=limits["timeout"])
+            header, output = await self.connection.call("run", fields, body, timeout_s=limits["timeout"])
         except frames.FrameError as error:
             # No system takes arguments or programs of that size; to the one who wrote them it is a failed command.
             return ExecResult(126, b"", f"cannot execute: {error}\n".encode(), total_stderr=0)
@@ -204,7 +189,7 @@ class HandleJob:
 
     async def _ask(self, operation: str, wait_s: float) -> ExecResult:
         fields = {"job": self._number, "wait_s": wait_s}
-        header, output = await self._handle.call(operation, fields, timeout_s=wait_s)
+        header, output = await self._handle.connection.call(operation, fields, timeout_s=wait_s)
         try:
             return result_of(header, output, self._max_output, {})
         except UntrustedReply as error:

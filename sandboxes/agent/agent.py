@@ -54,7 +54,6 @@ class Agent:
         self._end_of_life += settings.ttl_s
         self._operations: dict[str, Callable[[dict[str, Any], bytes], Reply | None]] = {
             "ping": self._ping,
-            "sync": self._sync,
             "run": self._run,
             "start": self._start,
             "job": self._job,
@@ -147,8 +146,10 @@ class Agent:
             self._send({**fields, "id": header["id"]}, output)
 
     def _send(self, header: dict[str, Any], body: bytes = b"") -> None:
+        waiting = bool(self._unsent)
         self._unsent += frames.encode(header, body)
-        self._flush()
+        if not waiting:
+            self._flush()
 
     def _flush(self) -> None:
         with contextlib.suppress(BlockingIOError):
@@ -161,11 +162,6 @@ class Agent:
                 self._poll.unregister(self._outgoing)
 
     def _ping(self, header: dict[str, Any], body: bytes) -> Reply:
-        return {}, b""
-
-    def _sync(self, header: dict[str, Any], body: bytes) -> Reply:
-        # Whatever part of older frames a new stream begins with, the client finds the next whole one behind this mark.
-        self._unsent += body
         return {}, b""
 
     def _run(self, header: dict[str, Any], body: bytes) -> None:

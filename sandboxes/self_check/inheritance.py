@@ -34,17 +34,17 @@ print(json.dumps({
 """
 NEEDLE = "needle-of-an-earlier-run"
 SEARCH = """
-import ctypes
-def found(word):
+import ctypes, re
+def found(pattern):
     hits = 0
     for line in open('/proc/self/maps').read().splitlines():
         span, rights = line.split()[:2]
         if rights.startswith('rw') and '[v' not in line:
             start, end = (int(edge, 16) for edge in span.split('-'))
-            hits += ctypes.string_at(start, end - start).count(word)
+            hits += len(re.findall(pattern, ctypes.string_at(start, end - start)))
     return hits
-mine = bytearray(b'own-') + b'word'
-print(found(bytes(mine)) > 0, found(b'eldeen'[::-1] + b'-of-an-earlier' + b'-run'))
+mine = 'own-word'.upper()
+print(found(b'[O]WN-WORD') > 0, found(b'[n]eedle-of-an-earlier-run'))
 """
 
 
