@@ -81,7 +81,9 @@ class Bubblewrap:
 
     async def create(self, spec: SandboxSpec) -> Handle:
         """See `sandboxes.contract.Provider`."""
-        check_enforceable(spec, self.name)
+        check_enforceable(spec, self)
+        if not spec.read_only:
+            raise SandboxUnsupported("bubblewrap's system is the host's own and stays read-only; use docker for this spec")
         if spec.network:
             raise SandboxUnsupported("bubblewrap has no network of its own to open; use docker for specs with network")
         if spec.image != HOST_IMAGE and not Path(spec.image).is_dir():
@@ -124,6 +126,10 @@ class Bubblewrap:
         release = Path("/etc/os-release")
         parts = [bundle.digest(), repr(self._interpreter), spec.image, release.read_text() if release.exists() else ""]
         return "sha256:" + hashlib.sha256("\0".join(parts).encode()).hexdigest()
+
+    async def sweep(self) -> int:
+        """Remove control groups of dead owners; their processes ended with them."""
+        return await asyncio.to_thread(self._groups.sweep)
 
     def _start(self, spec: SandboxSpec, groups: list[Path], stream: socket.socket) -> subprocess.Popen[bytes]:
         command = [self._bwrap, *self._arguments(spec), "--", self._interpreter.executable, "-u", "-I", "-S", "-c"]
@@ -171,6 +177,7 @@ class Bubblewrap:
         return Settings(
             reset=NAMESPACES,
             places={place: place for place in _PLACES},
+            workdir=spec.workdir,
             mounts=tmpfs_options(spec),
             identity=_WORKLOAD if self._root else None,
             seen_as=None if self._root else _WORKLOAD,

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
+import importlib.util
+import inspect
+from pathlib import Path
+from types import ModuleType
 
 from sandboxes.bubblewrap import Bubblewrap
-from sandboxes.contract import Provider, SandboxSpec, SandboxUnavailable
+from sandboxes.contract import Provider, SandboxError, SandboxSpec, SandboxUnavailable
 from sandboxes.local import UnsafeLocal
 
 ORDER = ("docker", "podman", "bubblewrap")
@@ -19,20 +24,23 @@ _WHAT_TO_INSTALL = (
 async def choose(preference: str | None = None, unsafe_local: bool = False) -> tuple[Provider, str]:
     """The first provider that works here and why it was taken, for people to read.
 
-    ``preference`` asks for one of `ORDER` and no other. ``unsafe_local`` asks for no isolation at all. `SandboxUnavailable`
-    says what was tried and what to install; ValueError names the known providers.
+    ``preference`` asks for one of `ORDER` and no other, or for somebody's own provider as module:Class or
+    path/to/file.py:Class. ``unsafe_local`` asks for no isolation at all. `SandboxUnavailable` says what was tried and what to
+    install; ValueError names the known providers, or what is wrong with that class.
     """
     if unsafe_local:
         return UnsafeLocal(), "local: no isolation at all, as asked for; code of the model runs as this user"
+    if preference is not None and ":" in preference:
+        return await load(preference), f"{preference}: asked for by name"
     if preference is not None and preference not in ORDER:
-        raise ValueError(f"unknown sandbox provider {preference!r}; known: {', '.join(ORDER)}")
+        raise ValueError(f"unknown sandbox provider {preference!r}; known: {', '.join(ORDER)}, or module:Class")
     refusals: list[str] = []
     for name in (preference,) if preference else ORDER:
         try:
             provider, description = await _open(name)
             # A daemon that answers and a program that is installed may still be forbidden what a sandbox needs.
             await provider.destroy(await provider.create(SandboxSpec()))
-        except SandboxUnavailable as error:
+        except SandboxError as error:
             refusals.append(f"{name}: {error}")
             continue
         why = f" (before it: {'; '.join(refusals)})" if refusals else ""
@@ -48,3 +56,35 @@ async def _open(name: str) -> tuple[Provider, str]:
 
     engine = await Docker.connect(name)
     return engine, engine.description
+
+
+async def load(name: str) -> Provider:
+    """A provider of somebody else: what calling ``module:Class`` or ``path/to/file.py:Class`` without arguments gives.
+
+    Any callable will do, and it may be async. ValueError says what is missing.
+    """
+    place, _, attribute = name.rpartition(":")
+    try:
+        made = getattr(_module(place), attribute)()
+        provider = await made if inspect.isawaitable(made) else made
+    except SandboxError:
+        raise
+    except Exception as error:
+        raise ValueError(f"sandbox provider {name!r}: {type(error).__name__}: {error}") from error
+    wanted = ("name", "capabilities", "create", "reset", "destroy", "digest", "sweep")
+    if missing := [part for part in wanted if not hasattr(provider, part)]:
+        raise ValueError(f"sandbox provider {name!r} has no {', '.join(missing)}; see sandboxes.contract.Provider")
+    loaded: Provider = provider
+    return loaded
+
+
+def _module(place: str) -> ModuleType:
+    if not place.endswith(".py"):
+        return importlib.import_module(place)
+    path = Path(place).resolve()
+    spec = importlib.util.spec_from_file_location(f"sandbox_provider_{path.stem}", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

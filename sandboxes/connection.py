@@ -2,7 +2,8 @@
 
 - Replies are untrusted: sizes and types are checked, a reply to a request that nobody waits for any more is dropped, one to a
   request never made ends the connection.
-- The end of the stream ends every pending request with `SandboxDied`; so does an answer that is overdue.
+- The end of the stream ends every pending request with `SandboxDied`; so does an answer that is overdue. A lost stream has no
+  successor: its end is how the agent notices that its client is gone, so the sandbox ends with it.
 - A request that was cancelled is forgotten; what it started goes on until its own time-out, a kill or a reset.
 """
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import posixpath
 import resource
+from typing import Protocol
 
-from sandboxes.contract import SandboxSpec, SandboxUnsupported
+from sandboxes.contract import Capabilities, SandboxSpec, SandboxUnsupported
 
 OPEN_FILES = 1024
 _INODES_PER_MB = 320
@@ -12,12 +14,27 @@ _OWN_MEMORY_MB = 100
 """What agent and zygote need beside full tmpfs mounts: less, and the kernel might end them for lack of memory."""
 
 
-def check_enforceable(spec: SandboxSpec, provider: str) -> None:
-    """`SandboxUnsupported` for a spec that no limit can express."""
+class Enforcer(Protocol):
+    """What of a provider matters here."""
+
+    name: str
+    capabilities: Capabilities
+
+
+def check_enforceable(spec: SandboxSpec, by: Enforcer) -> None:
+    """`SandboxUnsupported` for a spec that no limit can express, or none of this provider's."""
+    provider = by.name
     sizes = {"workspace_mb": spec.workspace_mb, "tmp_mb": spec.tmp_mb, "shm_mb": spec.shm_mb, "pids": spec.pids}
-    for name, value in {**sizes, "cpus": spec.cpus, "ttl_s": spec.ttl_s, "idle_s": spec.idle_s}.items():
+    times = {"ttl_s": spec.ttl_s, "idle_s": spec.idle_s, "setup_timeout_s": spec.setup_timeout_s}
+    for name, value in {**sizes, "cpus": spec.cpus, **times}.items():
         if not value > 0:
             raise SandboxUnsupported(f"{provider}: {name} is {value}; it must be above 0")
+    if not spec.workdir.startswith("/") or posixpath.normpath(spec.workdir) != spec.workdir:
+        raise SandboxUnsupported(f"{provider}: workdir is {spec.workdir!r}; give a plain absolute path")
+    if isinstance(spec.setup, str):
+        raise SandboxUnsupported(f"{provider}: setup is a string; give a tuple of commands")
+    if spec.setup and not by.capabilities.snapshots:
+        raise SandboxUnsupported(f"{provider} can't keep what setup made as an image; use docker or podman for this spec")
     least = spec.workspace_mb + spec.tmp_mb + spec.shm_mb + _OWN_MEMORY_MB
     if spec.memory_mb < least:
         raise SandboxUnsupported(

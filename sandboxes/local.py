@@ -24,6 +24,7 @@ from sandboxes.connection import Connection
 from sandboxes.contract import Capabilities, Sandbox, SandboxDied, SandboxSpec, SandboxUnavailable
 from sandboxes.handle import Handle, greet
 from sandboxes.limits import check_enforceable
+from sandboxes.ownership import Owner
 
 _START_S = 30.0
 _END_S = 10.0
@@ -48,15 +49,16 @@ class UnsafeLocal:
 
     async def create(self, spec: SandboxSpec) -> Handle:
         """See `sandboxes.contract.Provider`."""
-        check_enforceable(spec, self.name)
+        check_enforceable(spec, self)
         name = f"local-{os.getpid()}-{next(self._numbers)}"
-        directory = tempfile.mkdtemp(prefix="agentrl-unsafe-")
+        directory = tempfile.mkdtemp(prefix=Owner.current().prefix)
         places = {place: f"{directory}{place}" for place in ("/workspace", "/tmp")}
         for path in places.values():
             Path(path).mkdir()
         settings = Settings(
             reset=IN_PLACE,
             places=places,
+            workdir=spec.workdir,
             identity=None,
             limits={resource.RLIMIT_CORE: 0},
             environment={"TMPDIR": places["/tmp"]},
@@ -96,6 +98,20 @@ class UnsafeLocal:
     async def digest(self, spec: SandboxSpec) -> str:
         """Of the program inside and the interpreter: nothing else is known."""
         return f"unsafe-local:{bundle.digest()[:16]}:{sys.version.split()[0]}"
+
+    async def sweep(self) -> int:
+        """Remove the directories of dead owners; their processes ended with them."""
+        return await asyncio.to_thread(_sweep)
+
+
+def _sweep() -> int:
+    removed = 0
+    for path in Path(tempfile.gettempdir()).iterdir():
+        owner = Owner.parse(path.name)
+        if owner is not None and owner.certainly_dead():
+            shutil.rmtree(path, ignore_errors=True)
+            removed += 1
+    return removed
 
 
 def _end(process: subprocess.Popen[bytes], directory: str) -> None:

@@ -12,6 +12,9 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+OWNER_LABEL = "agentrl.owner"
+"""Label of containers; its value is an owner's prefix."""
+
 _NAME = re.compile(r"agentrl-(?P<host>[^ ]+)-(?P<pid>\d+)-(?P<started>\d+)-")
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 

@@ -8,6 +8,7 @@ Invariants, each with a test of the same name:
 - nothing_leaks: cancelling an acquirer at any point loses no sandbox; after ``close`` none exists.
 - bounded: never more than ``size`` sandboxes exist, never more starts at once than cores.
 - failing_provider_is_left_alone: after three failed starts in a row the next waits, twice as long each time.
+- groups_are_whole: who asks for several gets all or none, and holds none while waiting for others who do the same.
 """
 
 from __future__ import annotations
@@ -17,19 +18,31 @@ import contextlib
 import os
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Coroutine, Mapping
+from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sandboxes.connection import seconds
-from sandboxes.contract import Provider, Sandbox, SandboxDied, SandboxError, SandboxSpec, SandboxUnavailable, SandboxUnsupported
+from sandboxes.contract import (
+    Provider,
+    Sandbox,
+    SandboxDied,
+    SandboxError,
+    SandboxImageError,
+    SandboxSpec,
+    SandboxUnavailable,
+    SandboxUnsupported,
+    Usage,
+)
 
 MAX_USES = 500
 """A sandbox is replaced after so many episodes: what no canary sees adds up."""
 
 _FAILURES_TO_OPEN = 3
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 60.0
+_SWEEP_S = 60.0
+_WARM_S = 120.0
 _LIFETIME_SHARE = 0.8
 """A sandbox older than this share of its lifetime is not handed out again."""
 
@@ -42,6 +55,7 @@ class _Member:
     key: SpecKey
     born: float
     uses: int = 0
+    counted: Usage = field(default_factory=Usage)
 
 
 @dataclass(eq=False)
@@ -63,6 +77,10 @@ class _Counts:
     reset_s: float = 0.0
     discarded: int = 0
     deaths: int = 0
+    swept: int = 0
+    commands: int = 0
+    command_s: float = 0.0
+    timeouts: int = 0
 
 
 @dataclass
@@ -111,9 +129,8 @@ class _Idle:
 class Pool:
     """A `SandboxPool` over one provider, for one event loop.
 
-    ``size``: how many sandboxes exist at most, all specs together; default twice the cores. Whoever holds one sandbox while
-    acquiring another should leave room for both: at ``size`` holders that all wait for a second one, nothing moves until
-    the deadlines pass.
+    ``size``: how many sandboxes exist at most, all specs together; default twice the cores. Whoever needs several at once takes
+    them by `acquire_group`: at ``size`` holders that all wait for a second one, nothing moves until the deadlines pass.
     """
 
     def __init__(self, provider: Provider, size: int | None = None) -> None:
@@ -132,6 +149,8 @@ class Pool:
         self._counts = _Counts()
         self._breaker = _Breaker()
         self._closing = asyncio.Event()
+        self._collecting = asyncio.Lock()
+        self._sweeper: asyncio.Task[None] | None = None
 
     @property
     def _closed(self) -> bool:
@@ -141,16 +160,18 @@ class Pool:
         """See `sandboxes.contract.SandboxPool`. The sandbox is reset after the block, without delaying it."""
         return self._acquire(spec, seconds(timeout, "timeout"))
 
+    def acquire_group(
+        self, spec: SandboxSpec, count: int, *, timeout: float = 60.0
+    ) -> AbstractAsyncContextManager[Sequence[Sandbox]]:
+        """See `sandboxes.contract.SandboxPool`. ValueError for more than the pool has room for."""
+        if not 1 <= count <= self.size:
+            raise ValueError(f"count is {count}; this pool has room for {self.size}")
+        return self._acquire_group(spec, count, seconds(timeout, "timeout"))
+
     async def warm(self, spec: SandboxSpec, count: int) -> None:
         """Start up to ``count`` sandboxes ahead of their use and wait until they stand."""
-        takes = [self._take(spec, 120.0) for _ in range(min(count, self.size))]
-        taken = await asyncio.gather(*takes, return_exceptions=True)
-        for member in taken:
-            if isinstance(member, _Member):
-                self._offer(member)
-        for failure in taken:
-            if isinstance(failure, BaseException):
-                raise failure
+        for member in await self._take_all(spec, min(count, self.size), _WARM_S):
+            self._offer(member)
 
     def metrics(self) -> Mapping[str, float]:
         """Counts since the start, totals in seconds, and how many sandboxes are where right now."""
@@ -168,22 +189,78 @@ class Pool:
             while members:
                 self._discard(members.pop())
         for member in list(self._busy):
-            self._busy.discard(member)
+            self._give_up(member)
             self._discard(member)
         while self._tasks:
             await asyncio.wait(self._tasks)
+        await self._sweep()
 
     @contextlib.asynccontextmanager
     async def _acquire(self, spec: SandboxSpec, timeout: float) -> AsyncIterator[Sandbox]:
         member = await self._take(spec, timeout)
-        self._busy.add(member)
-        member.uses += 1
+        self._hold(member)
         try:
             yield member.sandbox
         finally:
-            if member in self._busy:
-                self._busy.discard(member)
-                self._spawn(self._recycle(member))
+            self._release(member)
+
+    @contextlib.asynccontextmanager
+    async def _acquire_group(self, spec: SandboxSpec, count: int, timeout: float) -> AsyncIterator[Sequence[Sandbox]]:
+        give_up = time.monotonic() + timeout
+        try:
+            async with asyncio.timeout(timeout):
+                await self._collecting.acquire()
+        except TimeoutError:
+            raise SandboxUnavailable(
+                f"no group of {count} {self.provider.name} sandboxes within {timeout:g} s: another group is being collected"
+            ) from None
+        try:
+            members = await self._take_all(spec, count, max(0.001, give_up - time.monotonic()))
+        finally:
+            self._collecting.release()
+        for member in members:
+            self._hold(member)
+        try:
+            yield [member.sandbox for member in members]
+        finally:
+            for member in members:
+                self._release(member)
+
+    def _hold(self, member: _Member) -> None:
+        self._busy.add(member)
+        member.uses += 1
+        if self._sweeper is None:
+            self._sweeper = self._spawn(self._sweep_now_and_then())
+
+    def _release(self, member: _Member) -> None:
+        if self._give_up(member):
+            self._spawn(self._recycle(member))
+
+    def _give_up(self, member: _Member) -> bool:
+        """Count what was done in it. False when it was taken from its holder before."""
+        if member not in self._busy:
+            return False
+        self._busy.discard(member)
+        usage, counted = member.sandbox.usage, member.counted
+        self._counts.commands += usage.commands - counted.commands
+        self._counts.command_s += usage.command_s - counted.command_s
+        self._counts.timeouts += usage.timeouts - counted.timeouts
+        member.counted = replace(usage)
+        return True
+
+    async def _take_all(self, spec: SandboxSpec, count: int, timeout: float) -> list[_Member]:
+        takes = [asyncio.ensure_future(self._take(spec, timeout)) for _ in range(count)]
+        try:
+            for take in asyncio.as_completed(takes):
+                await take
+            return [take.result() for take in takes]
+        except BaseException:
+            for take in takes:
+                take.cancel()
+            for taken in await asyncio.gather(*takes, return_exceptions=True):
+                if isinstance(taken, _Member):
+                    self._offer(taken)
+            raise
 
     async def _take(self, spec: SandboxSpec, timeout: float) -> _Member:
         started = time.monotonic()
@@ -306,7 +383,7 @@ class Pool:
         self._counts.starts += 1
         try:
             sandbox = await self.provider.create(spec)
-        except SandboxUnsupported as error:
+        except (SandboxUnsupported, SandboxImageError) as error:  # another attempt would fail alike
             self._counts.start_failures += 1
             self._fail_waiters(key, error)
             return None
@@ -361,10 +438,22 @@ class Pool:
                 self._begin_start(member.sandbox.spec, member.key)
             self._grow()
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+    async def _sweep_now_and_then(self) -> None:
+        while not self._closed:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._closing.wait(), _SWEEP_S)
+            if not self._closed:
+                await self._sweep()
+
+    async def _sweep(self) -> None:
+        with contextlib.suppress(Exception):  # foreign code, and a daemon that is away is swept another time
+            self._counts.swept += await self.provider.sweep()
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
 
 def spec_key(spec: SandboxSpec) -> SpecKey:

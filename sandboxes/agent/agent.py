@@ -3,12 +3,14 @@
 - Every request gets exactly one reply with its id; requests are served while commands run.
 - A command that times out is ended with everything it started; what a finished command leaves behind ends with it.
   (A process that left its command's session ends with the first command that ends or times out.)
+- A job goes on until it ends, is killed, or the episode is over; it does not keep an idle sandbox alive.
 - The end of the client's stream, of the lifetime or of the idle time ends the agent, and with it the sandbox.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import platform
 import select
@@ -21,6 +23,7 @@ from typing import Any, NoReturn
 
 from sandboxes.agent import frames, kernel, syscall_filter, zygote
 from sandboxes.agent.ground import Ground, GroundLost, InPlace, Namespaces
+from sandboxes.agent.jobs import Jobs, Reply
 from sandboxes.agent.program import Program
 from sandboxes.agent.run import Run
 from sandboxes.agent.settings import NAMESPACES, Settings
@@ -29,7 +32,7 @@ MAX_OUTPUT = 16 << 20
 """Per stream: two of them fit a frame."""
 
 _READ_SIZE = 1 << 18
-Reply = tuple[dict[str, Any], bytes]
+_KILL_S = 25.0
 
 
 class Agent:
@@ -41,6 +44,7 @@ class Agent:
         self._frames = frames.FrameBuffer()
         self._unsent = bytearray()
         self._runs: dict[int, Run] = {}
+        self._jobs = Jobs()
         self._ended: deque[tuple[int, int | None, str]] = deque()
         self._next_run = 0
         self._poll = select.poll()
@@ -51,8 +55,13 @@ class Agent:
         self._operations: dict[str, Callable[[dict[str, Any], bytes], Reply | None]] = {
             "ping": self._ping,
             "run": self._run,
+            "start": self._start,
+            "job": self._job,
+            "kill_job": self._kill_job,
             "write_file": self._write_file,
             "read_file": self._read_file,
+            "list_dir": self._list_dir,
+            "stat": self._stat,
             "kill_all": self._kill_all,
             "reset": self._reset,
         }
@@ -76,6 +85,8 @@ class Agent:
             while self._ended:
                 self._finish(*self._ended.popleft())
             self._expire()
+            for request_id, (fields, output) in self._jobs.due():
+                self._send({**fields, "id": request_id}, output)
 
     def _watch(self, descriptor: int, reader: Callable[[], None]) -> None:
         self._readers[descriptor] = reader
@@ -86,17 +97,22 @@ class Agent:
             self._poll.unregister(descriptor)
 
     def _milliseconds_to_wait(self) -> float:
-        ends = [run.deadline for run in self._runs.values()] or [self._heard + self._idle_s]
-        return max(0.0, min([*ends, self._end_of_life]) - time.monotonic()) * 1000 + 1
+        ends = [run.deadline for run in self._runs.values()] + [self._end_of_life, self._jobs.next_deadline]
+        if not self._is_waited_for():
+            ends.append(self._heard + self._idle_s)
+        return max(0.0, min(ends) - time.monotonic()) * 1000 + 1
+
+    def _is_waited_for(self) -> bool:
+        return any(not run.is_job for run in self._runs.values())
 
     def _expire(self) -> None:
         now = time.monotonic()
-        if now >= self._end_of_life or (not self._runs and now >= self._heard + self._idle_s):
+        if now >= self._end_of_life or (now >= self._heard + self._idle_s and not self._is_waited_for()):
             self._end()
         for number, run in list(self._runs.items()):
             if now < run.deadline:
                 continue
-            if run.timed_out:
+            if run.limit:
                 raise GroundLost("the zygote did not report the end of a killed command")
             run.expire()
             self._end_all_but_others_of(number)
@@ -149,10 +165,19 @@ class Agent:
         return {}, b""
 
     def _run(self, header: dict[str, Any], body: bytes) -> None:
-        run = Run(header["id"], header["timeout_s"], min(header["max_output"], MAX_OUTPUT))
+        limits = header["timeout_s"], min(header["max_output"], MAX_OUTPUT), header.get("silence_s")
+        self._fork(Run(header["id"], *limits), header, body)
+
+    def _start(self, header: dict[str, Any], body: bytes) -> Reply:
+        run = Run(header["id"], None, min(header["max_output"], MAX_OUTPUT))
+        number = self._fork(run, header, body)
+        self._jobs.begin(number, run)
+        return {"job": number}, b""
+
+    def _fork(self, run: Run, header: dict[str, Any], body: bytes) -> int:
         self._next_run += 1
         number = self._next_run
-        fields = {"argv": header.get("argv"), "env": header["env"], "stdin": bool(body)}
+        fields = {"argv": header.get("argv"), "env": header["env"], "stdin": bool(body), "cwd": header.get("cwd")}
         request = run.request_file(fields, body)
         self._runs[number] = run
         self._ground.fork(number, request, *run.writing_ends)
@@ -160,6 +185,23 @@ class Agent:
         run.close_writing_ends()
         for descriptor in run.kept:
             self._watch(descriptor, lambda descriptor=descriptor: self._read_output(run, descriptor))  # type: ignore[misc]
+        return number
+
+    def _job(self, header: dict[str, Any], body: bytes) -> Reply | None:
+        result = self._jobs.result(header["job"])
+        if not self._jobs.is_running(header["job"]) or header["wait_s"] <= 0:
+            return result
+        self._jobs.wait(header["id"], header["job"], time.monotonic() + header["wait_s"])
+        return None
+
+    def _kill_job(self, header: dict[str, Any], body: bytes) -> Reply | None:
+        number = header["job"]
+        result = self._jobs.result(number)
+        if not self._jobs.is_running(number):
+            return result
+        self._end_all_but_others_of(number)
+        self._jobs.wait(header["id"], number, time.monotonic() + _KILL_S)
+        return None
 
     def _read_output(self, run: Run, descriptor: int) -> None:
         if not run.read(descriptor):
@@ -182,7 +224,11 @@ class Agent:
         for descriptor in run.kept:
             self._unwatch(descriptor)
         fields, output = run.finish(status)
-        self._send({**fields, "id": run.request_id, "start_error": error}, output)
+        fields["start_error"] = error
+        if run.is_job:
+            self._jobs.end(number, (fields, output))
+        else:
+            self._send({**fields, "id": run.request_id}, output)
 
     def _end_all_but_others_of(self, number: int) -> None:
         """Kill everything outside the sessions of the other commands; those are learned first."""
@@ -195,8 +241,15 @@ class Agent:
             raise GroundLost("processes that can't be killed")
 
     def _write_file(self, header: dict[str, Any], body: bytes) -> Reply:
-        self._ground.places.write(header["path"], body)
+        self._ground.places.write(header["path"], body, header["mode"])
         return {}, b""
+
+    def _list_dir(self, header: dict[str, Any], body: bytes) -> Reply:
+        entries = self._ground.places.listing(header["path"], header["max_entries"])
+        return {}, json.dumps(entries).encode()
+
+    def _stat(self, header: dict[str, Any], body: bytes) -> Reply:
+        return {"status": self._ground.places.status(header["path"])}, b""
 
     def _read_file(self, header: dict[str, Any], body: bytes) -> Reply:
         return {}, self._ground.places.read(header["path"], min(header["max_bytes"], frames.MAX_BODY))
@@ -209,6 +262,9 @@ class Agent:
         for number in list(self._runs):
             self._runs[number].session = 0
             self._finish(number, -signal.SIGKILL)
+        for request_id, (fields, output) in self._jobs.due():
+            self._send({**fields, "id": request_id}, output)
+        self._jobs.forget()
         self._unwatch(self._ground.control.fileno())
         doubts = self._ground.reset()
         self._watch(self._ground.control.fileno(), self._hear_zygote)
@@ -224,6 +280,7 @@ def main(program: Program, settings: Settings) -> NoReturn:
     os.close(null)
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM):
         signal.signal(number, signal.SIG_IGN)
+    os.umask(0o022)
     kernel.set_dumpable(False)
     if os.getpid() != 1:
         kernel.adopt_orphans()

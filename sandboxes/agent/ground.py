@@ -15,7 +15,7 @@ import struct
 from collections.abc import Sequence
 
 from sandboxes.agent import canary, kernel, namespaces, zygote
-from sandboxes.agent.places import Places, wipe
+from sandboxes.agent.places import Places, populate, wipe
 from sandboxes.agent.processes import Processes
 from sandboxes.agent.program import Program
 from sandboxes.agent.settings import Settings
@@ -101,14 +101,15 @@ class Ground:
 
 
 class InPlace(Ground):
-    """One zygote for all episodes; a reset kills, wipes and compares."""
+    """One zygote for all episodes; a reset kills, wipes, copies the template anew and compares."""
 
     def __init__(self, settings: Settings, program: Program) -> None:
         super().__init__(settings, program)
         directories = {known: os.open(real, _DIRECTORY) for known, real in settings.places.items()}
+        self._wiped = [directory for known, directory in directories.items() if known not in settings.kept]
         if settings.identity is not None:
             # Engines may give a mount the mode of the directory beneath it.
-            for directory in directories.values():
+            for directory in self._wiped:
                 os.fchmod(directory, 0o1777)
         self.places = Places(directories, settings.identity)
         pid, self.control = self._spawn("zygote")
@@ -129,8 +130,10 @@ class InPlace(Ground):
 
     def _clean(self) -> None:
         with self.places.as_workload():
-            for directory in self.places.descriptors.values():
+            for directory in self._wiped:
                 wipe(directory)
+            if self.settings.template:
+                populate(self._wiped[0], self.settings.template)
         if self.settings.identity is not None and kernel.count_system_v_objects():
             # Removal looks at the effective user; no process of the workload is left that could use the moment.
             os.seteuid(self.settings.identity[0])

@@ -11,6 +11,7 @@ import errno
 import os
 import stat
 from collections.abc import Iterator
+from typing import Any
 
 from sandboxes.agent import kernel
 
@@ -39,13 +40,14 @@ class Places:
         finally:
             kernel.set_file_identity(0, 0)
 
-    def write(self, path: str, data: bytes) -> None:
+    def write(self, path: str, data: bytes, mode: int = 0o644) -> None:
         """Create or replace a regular file; missing directories are made. A file that does not fit is removed."""
         with self.as_workload(), self._parent(path, create=True) as (parent, name):
             flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-            descriptor = os.open(name, flags, 0o644, dir_fd=parent)
+            descriptor = os.open(name, flags, 0o600, dir_fd=parent)
             try:
                 _require_regular(descriptor, path)
+                os.fchmod(descriptor, mode & 0o777)
                 os.ftruncate(descriptor, 0)
                 rest = memoryview(data)
                 while rest:
@@ -72,6 +74,45 @@ class Places:
                 return b"".join(pieces)
             finally:
                 os.close(descriptor)
+
+    def listing(self, path: str, limit: int) -> list[dict[str, Any]]:
+        """Status of each entry of a directory, sorted by name; EFBIG when there are more than ``limit``."""
+        with self.as_workload():
+            directory = self._open_directory(path)
+            try:
+                names: list[str] = []
+                with os.scandir(directory) as entries:
+                    for entry in entries:
+                        if len(names) == limit:
+                            raise OSError(errno.EFBIG, f"more than {limit} entries", path)
+                        names.append(entry.name)
+                found = [_status(name, directory) for name in sorted(names)]
+                return [status for status in found if status is not None]
+            finally:
+                os.close(directory)
+
+    def status(self, path: str) -> dict[str, Any]:
+        """Of a file, a directory or a link itself."""
+        with self.as_workload():
+            if (place := self._place(path)) is not None:
+                return {**_described(os.fstat(self.descriptors[place])), "name": place.rpartition("/")[2]}
+            with self._parent(path, create=False) as (parent, name):
+                return {**_described(os.lstat(name, dir_fd=parent)), "name": name}
+
+    def _place(self, path: str) -> str | None:
+        """The place that a path names as a whole."""
+        inner = [part for part in path.split("/") if part not in ("", ".")]
+        if not path.startswith("/"):
+            return None if inner else next(iter(self.descriptors))
+        whole = "/" + "/".join(inner)
+        return whole if whole in self.descriptors else None
+
+    def _open_directory(self, path: str) -> int:
+        readable = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+        if (place := self._place(path)) is not None:
+            return os.open(".", readable, dir_fd=self.descriptors[place])
+        with self._parent(path, create=False) as (parent, name):
+            return os.open(name, readable, dir_fd=parent)
 
     @contextlib.contextmanager
     def _parent(self, path: str, *, create: bool) -> Iterator[tuple[int, str]]:
@@ -103,6 +144,52 @@ class Places:
         if ".." in parts:
             raise PermissionError(errno.EACCES, "'..' is not followed", path)
         return place, parts
+
+
+def populate(root: int, source: str) -> None:
+    """Copy a tree of directories, regular files and links into an empty directory, with modes and times."""
+    directories = []
+    for path, names, files, inner in os.fwalk(source):
+        below = os.path.relpath(path, source)
+        for name in names + files:
+            status = os.lstat(name, dir_fd=inner)
+            target = os.path.join(below, name)
+            if stat.S_ISLNK(status.st_mode):
+                os.symlink(os.readlink(name, dir_fd=inner), target, dir_fd=root)
+            elif stat.S_ISDIR(status.st_mode):
+                os.mkdir(target, 0o700, dir_fd=root)
+                directories.append((target, status))
+            elif stat.S_ISREG(status.st_mode):
+                _copy(os.open(name, os.O_RDONLY | os.O_NOFOLLOW, dir_fd=inner), target, root, status)
+    for target, status in reversed(directories):
+        os.chmod(target, stat.S_IMODE(status.st_mode), dir_fd=root)
+        os.utime(target, ns=(status.st_atime_ns, status.st_mtime_ns), dir_fd=root)
+
+
+def _copy(source: int, target: str, root: int, status: os.stat_result) -> None:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    copy = os.open(target, flags, 0o600, dir_fd=root)
+    try:
+        while os.sendfile(copy, source, None, 1 << 24):
+            pass
+        os.fchmod(copy, stat.S_IMODE(status.st_mode))
+        os.utime(copy, ns=(status.st_atime_ns, status.st_mtime_ns))
+    finally:
+        os.close(copy)
+        os.close(source)
+
+
+def _status(name: str, directory: int) -> dict[str, Any] | None:
+    try:
+        return {**_described(os.lstat(name, dir_fd=directory)), "name": name}
+    except FileNotFoundError:
+        return None  # gone meanwhile
+
+
+def _described(status: os.stat_result) -> dict[str, Any]:
+    kinds = {stat.S_IFREG: "file", stat.S_IFDIR: "directory", stat.S_IFLNK: "link"}
+    kind = kinds.get(stat.S_IFMT(status.st_mode), "other")
+    return {"kind": kind, "size": status.st_size, "mode": stat.S_IMODE(status.st_mode), "modified": status.st_mtime}
 
 
 def _require_regular(descriptor: int, path: str) -> None:

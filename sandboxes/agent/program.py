@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import marshal
 import os
+import signal
 import socket
 import sys
 from dataclasses import dataclass
@@ -32,9 +33,11 @@ class Program:
         codes = os.memfd_create("codes", 0)
         os.write(codes, marshal.dumps((self.loader, self.codes)))
         os.set_inheritable(control.fileno(), True)
-        arguments = [sys.executable, "-I", "-c", _FROM_DESCRIPTOR, str(codes), role, str(control.fileno()), settings.to_json()]
+        python = settings.launcher or [sys.executable]
+        arguments = [*python, "-I", "-c", _FROM_DESCRIPTOR, str(codes), role, str(control.fileno()), settings.to_json()]
         quiet = [(os.POSIX_SPAWN_OPEN, number, "/dev/null", os.O_RDWR, 0) for number in (0, 1)]
         try:
-            return os.posix_spawn(sys.executable, arguments, environment, file_actions=quiet)
+            # What the agent ignores would be ignored by every command: signals keep their default meaning.
+            return os.posix_spawn(python[0], arguments, environment, file_actions=quiet, setsigdef=signal.valid_signals())
         finally:
             os.close(codes)

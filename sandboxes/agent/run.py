@@ -1,8 +1,9 @@
-"""One command in progress: its output, its clock, its end."""
+"""One command in progress: its output, its clocks, its end."""
 
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import time
 from typing import Any
@@ -13,17 +14,26 @@ from sandboxes.agent.output import HeadTail
 _READ_SIZE = 65536
 _GRACE_S = 5.0
 
+TIMEOUT, NO_OUTPUT_TIMEOUT = "timeout", "no_output_timeout"
+"""Names of the limits that end a command."""
+
 
 class Run:
-    """Output pipes and deadline of a command. ``session`` is its process id once it has started."""
+    """Output pipes and limits of a command. ``session`` is its process id once it has started.
 
-    def __init__(self, request_id: int, timeout_s: float, max_output: int) -> None:
+    ``timeout_s``: None for a job, which nothing but a kill or a reset ends. ``silence_s``: how long it may print nothing.
+    """
+
+    def __init__(self, request_id: int, timeout_s: float | None, max_output: int, silence_s: float | None = None) -> None:
         self.request_id = request_id
+        self.is_job = timeout_s is None
         self.session: int | None = None
-        self.timed_out = False
-        self.deadline = time.monotonic() + timeout_s
+        self.limit = ""
         self.kept = {}
-        self._started = time.monotonic()
+        self._started = self._printed = time.monotonic()
+        self._timeout_s = math.inf if timeout_s is None else timeout_s
+        self._silence_s = math.inf if silence_s is None else silence_s
+        self._report_by = math.inf
         ends = []
         for _ in range(2):
             reading, writing = os.pipe()
@@ -31,6 +41,13 @@ class Run:
             self.kept[reading] = HeadTail(max_output)
             ends.append(writing)
         self.writing_ends = ends
+
+    @property
+    def deadline(self) -> float:
+        """When it must be looked after: its next limit, or, once it was ended, the zygote's report."""
+        if self.limit:
+            return self._report_by
+        return min(self._started + self._timeout_s, self._printed + self._silence_s)
 
     def request_file(self, fields: dict[str, Any], body: bytes) -> int:
         """A memory file with what the child is to do."""
@@ -52,26 +69,34 @@ class Run:
             data = os.read(descriptor, _READ_SIZE)
         except BlockingIOError:
             return True
+        self._printed = time.monotonic()
         self.kept[descriptor].add(data)
         return bool(data)
 
     def expire(self) -> None:
-        """The time is over: a last deadline for the zygote's report."""
-        self.timed_out = True
-        self.deadline = time.monotonic() + _GRACE_S
+        """A limit is reached: a last deadline for the zygote's report."""
+        now = time.monotonic()
+        self.limit = TIMEOUT if now >= self._started + self._timeout_s else NO_OUTPUT_TIMEOUT
+        self._report_by = now + _GRACE_S
 
     def finish(self, status: int | None) -> tuple[dict[str, Any], bytes]:
-        """Close the pipes; the result's fields and its output, standard output first."""
+        """Take what is left in the pipes and close them; the last result."""
         for descriptor, kept in self.kept.items():
             with contextlib.suppress(BlockingIOError):
                 while data := os.read(descriptor, _READ_SIZE):
                     kept.add(data)
             os.close(descriptor)
+        fields, output = self.so_far()
+        return {**fields, "exit_code": status, "running": False}, output
+
+    def so_far(self) -> tuple[dict[str, Any], bytes]:
+        """The result's fields and its output, standard output first, while it runs."""
         out, err = self.kept.values()
         kept_out, kept_err = out.kept(), err.kept()
         fields = {
-            "exit_code": status,
-            "timed_out": self.timed_out,
+            "exit_code": None,
+            "running": True,
+            "limit": self.limit,
             "truncated": out.truncated or err.truncated,
             "total_stdout": out.total,
             "total_stderr": err.total,

@@ -16,14 +16,20 @@ NAMESPACES = "namespaces"
 class Settings:
     """How this sandbox is built.
 
-    ``places``: workload's path -> real path; the first is the working directory. ``mounts``: path -> tmpfs options, mounted
-    by the agent for each episode (`NAMESPACES`). ``identity``: uid and gid of the workload, None: the agent's own, which
-    with ``seen_as`` appears as these in a user namespace of each episode.
+    ``places``: workload's path -> real path; the first is its home. ``kept``: those of them that a reset must not wipe.
+    ``template``: a directory whose contents the first place starts with, none when empty. ``workdir``: where commands start.
+    ``mounts``: path -> tmpfs options, mounted by the agent for each episode (`NAMESPACES`).
+    ``launcher``: what starts Python, when its file alone does not. ``identity``: uid and gid of the workload, None: the
+    agent's own, which with ``seen_as`` appears as these in a user namespace of each episode.
     ``limits``: resource number -> soft and hard limit of each command. ``environment``: of each command.
     """
 
     reset: str
     places: dict[str, str]
+    kept: list[str] = field(default_factory=list)
+    template: str = ""
+    workdir: str = "/workspace"
+    launcher: list[str] = field(default_factory=list)
     mounts: dict[str, str] = field(default_factory=dict)
     identity: tuple[int, int] | None = (1000, 1000)
     seen_as: tuple[int, int] | None = None
@@ -31,6 +37,13 @@ class Settings:
     environment: dict[str, str] = field(default_factory=dict)
     ttl_s: float = 3600.0
     idle_s: float = 900.0
+
+    def real_path(self, path: str) -> str:
+        """Of a path as the workload knows it; relative ones stay."""
+        for known, real in self.places.items():
+            if path == known or path.startswith(known + "/"):
+                return real + path[len(known) :]
+        return path
 
     def to_json(self) -> str:
         """The argument."""

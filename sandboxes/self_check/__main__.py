@@ -1,4 +1,4 @@
-"""Run the checks: ``python -m sandboxes.self_check --provider bubblewrap``."""
+"""``python -m sandboxes.self_check --provider bubblewrap``: the checks where nothing but this package is installed."""
 
 from __future__ import annotations
 
@@ -18,6 +18,6 @@ async def _main(arguments: argparse.Namespace) -> int:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="Check a sandbox provider against the specification.")
-    parser.add_argument("--provider", choices=ORDER, help="default: the first that works here")
+    parser.add_argument("--provider", help=f"{', '.join(ORDER)}, or module:Class (default: the first that works here)")
     parser.add_argument("--unsafe-local", action="store_true", help="check the provider without isolation")
     sys.exit(asyncio.run(_main(parser.parse_args())))

@@ -74,3 +74,16 @@ async def overlapping_commands_keep_their_own_output_and_end(sandbox: Sandbox) -
     expect((await late).timed_out and (await late).stdout == b"late\n", "a time-out of its own", await late)
     await sandbox.write_file("go", b"")
     expect((await slow).stdout == b"slow\n", "a command that outlived both", await slow)
+
+
+async def a_silent_command_ends_at_its_own_limit(sandbox: Sandbox) -> None:
+    before = await processes(sandbox)
+    result = await sandbox.exec("echo working; setsid sleep 300 & sleep 300", timeout=60, no_output_timeout=1.0)
+    expect(result.timed_out and result.stdout == b"working\n", "an end, with the output so far", result)
+    expect((result.limit, result.limit_s) == ("no_output_timeout", 1.0), "the limit that ended it", result)
+    expect(result.duration_s < 50, "the time measured, not the outer limit", result)
+    expect(await processes(sandbox) == before, "no process left", before)
+    result = await sandbox.exec("for n in 1 2 3 4 5 6; do echo $n; sleep 0.3; done", no_output_timeout=1.5)
+    expect(result.exit_code == 0 and not result.timed_out and not result.limit, "no end for one that goes on printing", result)
+    result = await sandbox.exec("while :; do echo busy; sleep 0.05; done", timeout=1.0, no_output_timeout=30)
+    expect((result.limit, result.limit_s) == ("timeout", 1.0), "the outer limit by its own name", result)

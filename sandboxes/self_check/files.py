@@ -44,3 +44,30 @@ async def files_out_of_reach_are_refused(sandbox: Sandbox) -> None:
         with contextlib.suppress(OSError):
             await sandbox.write_file(path, b"planted")
             raise CheckFailed(f"{path} was written")
+
+
+async def directories_are_listed_and_described(sandbox: Sandbox) -> None:
+    expect(await sandbox.list_dir() == [], "an empty workspace")
+    await sandbox.write_file("deep/run.sh", b"#!/bin/sh\necho ran\n", mode=0o755)
+    expect((await sandbox.exec("deep/run.sh")).stdout == b"ran\n", "a file that can be executed")
+    await python(sandbox, PREPARED + "open(b'odd\\xff\\n', 'w').close()")
+    found = {entry.name: entry for entry in await sandbox.list_dir("/workspace")}
+    kinds = {name: entry.kind for name, entry in found.items()}
+    odd = b"odd\xff\n".decode("utf-8", "surrogateescape")
+    named = {"big": "file", "deep": "directory", "dir": "directory", "fifo": "other", "link": "link", "passwd": "link"}
+    expect(kinds == {**named, odd: "file"}, "kinds by name", kinds)
+    expect(list(found) == sorted(found), "sorted names", list(found))
+    expect(found["big"].size == 5000 and found["big"].modified > 1e9, "size and time", found["big"])
+    script = await sandbox.stat("deep/run.sh")
+    expect((script.name, script.kind, script.mode) == ("run.sh", "file", 0o755), "its status", script)
+    expect((await sandbox.stat("link")).kind == "link", "the link itself")
+    expect((await sandbox.stat(".")).kind == "directory", "the workspace itself")
+    expect([entry.name for entry in await sandbox.list_dir("deep")] == ["run.sh"], "an inner directory")
+    for path, kind in {"missing": FileNotFoundError, "big": NotADirectoryError, "link": OSError, "/etc": OSError}.items():
+        with contextlib.suppress(kind):
+            raise CheckFailed(f"{path} was listed: {await sandbox.list_dir(path)!r:.200}")
+    with contextlib.suppress(ValueError):
+        raise CheckFailed(f"beyond the cap: {len(await sandbox.list_dir(max_entries=3))} entries")
+    for path in ("missing", "/etc/passwd", "link/passwd"):
+        with contextlib.suppress(OSError):
+            raise CheckFailed(f"{path} was described: {await sandbox.stat(path)!r:.200}")

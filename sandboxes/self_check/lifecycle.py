@@ -55,6 +55,24 @@ async def reset_leaves_nothing(provider: Provider, spec: SandboxSpec) -> None:
         await provider.destroy(sandbox)
 
 
+async def jobs_end_with_their_episode(provider: Provider, spec: SandboxSpec) -> None:
+    if not provider.capabilities.resets:
+        return
+    sandbox = await provider.create(spec)
+    try:
+        job = await sandbox.start("while :; do echo beat > beat; sleep 0.05; done")
+        for _ in range(200):
+            if any(entry.name == "beat" for entry in await sandbox.list_dir()):
+                break
+        expect((await job.poll()).running, "a job (the control)")
+        expect(await provider.reset(sandbox), "a certain reset")
+        expect(await sandbox.list_dir() == [], "nothing that goes on writing")
+        with contextlib.suppress(ProcessLookupError):
+            raise CheckFailed(f"the job of an episode that is over answered {await job.poll()!r}")
+    finally:
+        await provider.destroy(sandbox)
+
+
 async def a_dead_sandbox_is_an_error_not_a_result(provider: Provider, spec: SandboxSpec) -> None:
     sandbox = await provider.create(spec)
     running = asyncio.ensure_future(sandbox.run_python("import time; time.sleep(60)", timeout=60))

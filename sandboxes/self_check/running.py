@@ -93,3 +93,13 @@ async def endless_limits_are_refused(sandbox: Sandbox) -> None:
         with contextlib.suppress(ValueError):
             await sandbox.run_python("pass", timeout=timeout)
             raise CheckFailed(f"timeout {timeout} was accepted")
+
+
+async def commands_start_where_they_are_told(sandbox: Sandbox) -> None:
+    await sandbox.exec("mkdir -p deep/er")
+    for cwd, end in {None: "workspace", "deep": "workspace/deep", "/workspace/deep/er": "workspace/deep/er"}.items():
+        result = await sandbox.exec("pwd", cwd=cwd)
+        expect(result.text.strip().endswith(end), f"{end} for cwd={cwd!r}", result)
+    for cwd in ("missing", "a\x00b"):
+        result = await sandbox.exec("echo started", cwd=cwd)
+        expect(result.exit_code == 126 and not result.stdout and result.stderr, "a failed command", result)

@@ -46,6 +46,26 @@ REFUSED = {
         "    denied(call, 'syscall', 438, os.pidfd_open(pid), 0, 0)",
         {"EPERM"},
     ),
+    "signals_by_other_ways": (
+        "import signal\nNUMBERS = {'x86_64': (234, 424, 129), 'aarch64': (131, 424, 138)}[os.uname().machine]\n"
+        "tgkill, pidfd_send_signal, rt_sigqueueinfo = NUMBERS\n"
+        "for pid in others:\n    denied(call, 'syscall', tgkill, pid, pid, 9)\n"
+        "    denied(call, 'syscall', pidfd_send_signal, os.pidfd_open(pid), 9, 0, 0)\n"
+        "    denied(call, 'syscall', rt_sigqueueinfo, pid, 9, bytes(128))",
+        {"EPERM", "ESRCH"},
+    ),
+    "being_traced_instead_of_ending": ("denied(call, 'ptrace', 0, 0, 0, 0)", {"EPERM"}),
+    "namespaces_and_mounts": (
+        "for flags in (0x10000000, 0x20000, 0x40000000, 0x20000000, 0x8000000):\n    denied(call, 'unshare', flags)\n"
+        "denied(call, 'mount', b'none', b'/tmp', b'tmpfs', 0, None)\ndenied(call, 'chroot', b'/tmp')",
+        {"EPERM"},
+    ),
+    "control_groups_and_kernel_settings": (
+        "def write(path):\n    with open(path, 'w') as file:\n        file.write('1')\n"
+        "for path in ('/proc/sysrq-trigger', '/proc/sys/kernel/ns_last_pid', '/sys/fs/cgroup/pids/pids.max', "
+        "'/sys/fs/cgroup/cgroup.procs', '/proc/1/oom_score_adj', '/proc/sys/kernel/core_pattern'):\n    denied(write, path)",
+        {"EACCES", "EPERM", "EROFS", "ENOENT"},
+    ),
     "becoming_root_again": (
         "for act in (os.setuid, os.setgid, os.seteuid):\n    denied(act, 0)\n"
         "denied(os.setgroups, [0])\ndenied(os.chown, '.', 0, 0)",

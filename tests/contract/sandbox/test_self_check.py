@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
 from sandboxes.contract import Provider, Sandbox
-from sandboxes.local import UnsafeLocal
-from sandboxes.self_check import CHECK_SPEC, PROVIDER_CHECKS, SANDBOX_CHECKS, ProviderCheck, SandboxCheck, applies, run_checks
+from sandboxes.self_check import CHECK_SPEC, PROVIDER_CHECKS, SANDBOX_CHECKS, ProviderCheck, SandboxCheck, applies
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -23,7 +26,22 @@ async def test_provider(check: ProviderCheck, provider: Provider) -> None:
     await check(provider, CHECK_SPEC)
 
 
-async def test_unsafe_local_self_check__passes_what_it_claims() -> None:
-    lines: list[str] = []
-    failed = await run_checks(UnsafeLocal(), lines.append)
-    assert failed == 0, "\n".join(lines)
+OWN = """
+from sandboxes.local import UnsafeLocal
+class Forgetful(UnsafeLocal):
+    async def digest(self, spec):
+        self.calls = getattr(self, "calls", 0) + 1
+        return str(self.calls)
+"""
+
+
+async def test_check_of_ones_own_provider__names_what_fails_and_nothing_else(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(OWN)
+    command = [sys.executable, "-m", "agentrl.cli.main", "sandbox", "check", "--provider", f"{tmp_path}/mine.py:Forgetful"]
+    ran = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[3])
+    assert ran.returncode == 1, ran.stdout + ran.stderr
+    failed = [line for line in ran.stdout.splitlines() if line.startswith("FAILED")]
+    assert len(failed) == 1
+    assert "the_digest_is_stable: expected: one digest; seen: '1'" in failed[0]
+    assert ran.stdout.count("\nok ") > 15
+    assert ran.stdout.endswith("1 failed\n")

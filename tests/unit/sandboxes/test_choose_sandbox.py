@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from sandboxes import choose as choose_module
@@ -34,6 +36,9 @@ class Stub:
 
     async def digest(self, spec: SandboxSpec) -> str:
         return self.name
+
+    async def sweep(self) -> int:
+        return 0
 
 
 @pytest.fixture
@@ -85,3 +90,40 @@ async def test_unsafe_local__only_when_asked_for(machine: dict[str, Stub | str])
     provider, reason = await choose(unsafe_local=True)
     assert isinstance(provider, UnsafeLocal)
     assert "no isolation" in reason
+
+
+OWN = """
+from sandboxes.local import UnsafeLocal
+async def make():
+    return UnsafeLocal()
+class Half:
+    name = "half"
+    async def create(self, spec): ...
+def broken():
+    raise RuntimeError("no credentials")
+"""
+
+
+async def test_own_provider__is_loaded_from_a_file_or_a_module(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(OWN)
+    provider, reason = await choose(f"{tmp_path}/mine.py:make")
+    assert isinstance(provider, UnsafeLocal)
+    assert "asked for by name" in reason
+    provider, _ = await choose("sandboxes.local:UnsafeLocal")
+    assert isinstance(provider, UnsafeLocal)
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("{}/mine.py:Half", "has no capabilities, reset, destroy, digest, sweep"),
+        ("{}/mine.py:broken", "RuntimeError: no credentials"),
+        ("{}/mine.py:missing", "missing"),
+        ("{}/absent.py:X", "absent.py"),
+        ("no_such_module:X", "no_such_module"),
+    ],
+)
+async def test_own_provider_that_is_none__says_why(tmp_path: Path, name: str, told: str) -> None:
+    (tmp_path / "mine.py").write_text(OWN)
+    with pytest.raises(ValueError, match=told):
+        await choose(name.format(tmp_path))

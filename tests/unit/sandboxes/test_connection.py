@@ -15,7 +15,7 @@ from sandboxes import connection as connection_module
 from sandboxes.agent import frames
 from sandboxes.connection import Connection
 from sandboxes.contract import SandboxDied, SandboxSpec
-from sandboxes.docker import Demultiplexer
+from sandboxes.engine import Demultiplexer
 from sandboxes.handle import Handle
 
 

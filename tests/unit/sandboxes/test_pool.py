@@ -10,7 +10,17 @@ from typing import Any
 import pytest
 
 from sandboxes import pool as pool_module
-from sandboxes.contract import Capabilities, Sandbox, SandboxDied, SandboxSpec, SandboxUnavailable, SandboxUnsupported
+from sandboxes.contract import (
+    Capabilities,
+    Sandbox,
+    SandboxDied,
+    SandboxError,
+    SandboxImageError,
+    SandboxSpec,
+    SandboxUnavailable,
+    SandboxUnsupported,
+    Usage,
+)
 from sandboxes.pool import Pool
 
 SPEC, OTHER = SandboxSpec(), SandboxSpec(env={"A": "1"})
@@ -24,6 +34,7 @@ class Box:
         self.dead = False
         self.dirty = False
         self.destroyed = 0
+        self.usage = Usage()
 
     async def ping(self) -> None:
         await asyncio.sleep(0)
@@ -43,6 +54,7 @@ class Stock:
         self.doubt: Callable[[], bool] = lambda: False
         self.starting = self.most_starting = self.most_alive = 0
         self.delay_s = 0.001
+        self.sweeps = 0
 
     async def create(self, spec: SandboxSpec) -> Sandbox:
         self.starting += 1
@@ -72,6 +84,10 @@ class Stock:
 
     async def digest(self, spec: SandboxSpec) -> str:
         return "stock"
+
+    async def sweep(self) -> int:
+        self.sweeps += 1
+        return 1
 
     @property
     def alive(self) -> list[Box]:
@@ -213,12 +229,120 @@ async def test_failing_provider_is_left_alone() -> None:
     await pool.close()
 
 
-async def test_spec_that_is_refused__is_told_at_once() -> None:
+@pytest.mark.parametrize("kind", [SandboxUnsupported, SandboxImageError])
+async def test_spec_that_is_refused__is_told_at_once_and_not_tried_again(kind: type[SandboxError]) -> None:
     stock = Stock()
-    stock.fail = lambda: SandboxUnsupported("no such limit")
+    stock.fail = lambda: kind("no such limit or image")
     pool = Pool(stock, size=2)
-    with pytest.raises(SandboxUnsupported, match="no such limit"):
+    with pytest.raises(kind, match="no such limit or image"):
         await use(pool)
+    assert pool.metrics()["starts"] == 1
+    stock.fail = lambda: None
+    assert await use(pool, OTHER), "the provider is not blamed: other specs start without a pause"
+    await pool.close()
+
+
+async def test_groups_are_whole() -> None:
+    stock = Stock()
+    pool = Pool(stock, size=4)
+    most_waiting = 0
+
+    async def group(number: int) -> None:
+        async with pool.acquire_group(SPEC, 3, timeout=20) as boxes:
+            assert len({id(box) for box in boxes}) == 3
+            assert not any(box.dirty or box.dead for box in boxes)  # type: ignore[attr-defined]
+            for box in boxes:
+                box.dirty = True  # type: ignore[attr-defined]
+            await asyncio.sleep(0.002)
+
+    async def alone() -> None:
+        nonlocal most_waiting
+        most_waiting = max(most_waiting, int(pool.metrics()["waiting"]))
+        await use(pool, hold_s=0.001)
+
+    await asyncio.gather(*(group(number) for number in range(10)), *(alone() for _ in range(20)))
+    assert most_waiting > 0, "the control: there was not enough for all"
+    assert stock.most_alive <= 4
+    await pool.close()
+    assert stock.alive == []
+
+
+async def test_groups_are_whole__or_nothing_is_held() -> None:
+    stock = Stock()
+    pool = Pool(stock, size=3)
+    async with pool.acquire(SPEC):
+        with pytest.raises(SandboxUnavailable, match=r"2 of 3|3 of 3"):
+            async with pool.acquire_group(SPEC, 3, timeout=0.1):
+                raise AssertionError("a group of 3 beside one that is held")
+        collecting = asyncio.ensure_future(enter(pool.acquire_group(SPEC, 3)))
+        while pool.metrics()["waiting"] == 0:
+            await asyncio.sleep(0.001)
+        with pytest.raises(SandboxUnavailable, match="another group"):
+            await enter(pool.acquire_group(SPEC, 2, timeout=0.05))
+        collecting.cancel()
+        await asyncio.gather(collecting, return_exceptions=True)
+        async with pool.acquire_group(SPEC, 2, timeout=5) as boxes:
+            assert len(boxes) == 2
+    for count in (0, 4):
+        with pytest.raises(ValueError, match="room for 3"):
+            pool.acquire_group(SPEC, count)
+    await pool.close()
+    assert stock.alive == []
+
+
+async def enter(group: Any) -> None:
+    async with group:
+        pass
+
+
+async def test_nothing_leaks__of_a_warm_up_that_is_cancelled() -> None:
+    stock = Stock()
+    delays = iter([0.001, 0.001, 10.0, 10.0])
+    create = stock.create
+
+    async def slow(spec: SandboxSpec) -> Sandbox:
+        await asyncio.sleep(next(delays))
+        return await create(spec)
+
+    stock.create = slow  # type: ignore[method-assign]
+    pool = Pool(stock, size=4)
+    warming = asyncio.ensure_future(pool.warm(SPEC, 4))
+    while len(stock.boxes) < 2 and not warming.done():
+        await asyncio.sleep(0.001)
+    warming.cancel()
+    await asyncio.gather(warming, return_exceptions=True)
+    assert pool.metrics()["warm"] == len(stock.boxes), "what stood already is kept for later"
+    for task in list(pool._tasks):
+        task.cancel()
+    await pool.close()
+    assert stock.alive == []
+
+
+async def test_remains_are_swept__now_and_then_and_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool_module, "_SWEEP_S", 0.01)
+    stock = Stock()
+    pool = Pool(stock, size=1)
+    await use(pool)
+    while pool.metrics()["swept"] < 2:
+        await asyncio.sleep(0.005)
+    swept = stock.sweeps
+    await pool.close()
+    assert stock.sweeps > swept
+    assert pool.metrics()["swept"] == stock.sweeps
+
+
+async def test_metrics__add_up_what_was_done_in_the_sandboxes() -> None:
+    pool = Pool(Stock(), size=1)
+    for _ in range(2):
+        async with pool.acquire(SPEC) as box:
+            box.usage.commands += 3
+            box.usage.command_s += 0.5
+            box.usage.timeouts += 1
+    assert {name: pool.metrics()[name] for name in ("commands", "command_s", "timeouts")} == {
+        "commands": 6,
+        "command_s": 1.0,
+        "timeouts": 2,
+    }
     await pool.close()
 
 

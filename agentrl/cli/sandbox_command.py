@@ -1,0 +1,103 @@
+"""``agentrl sandbox``: check a provider, build an image, make a base image without a registry."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import typer
+
+from agentrl.errors import NotReadyError, RunFailed, UsageError
+
+app = typer.Typer(help="Check sandbox providers and make their images.", no_args_is_help=True)
+
+_ENGINE = typer.Option("docker", "--provider", help="docker or podman.")
+
+
+@app.command("check")
+def check(
+    provider: str = typer.Option(
+        None, help="docker, podman, bubblewrap, or your own as module:Class or path/to/file.py:Class. Default: the first here."
+    ),
+    unsafe_local: bool = typer.Option(False, "--unsafe-local-execution", help="Check the provider without isolation."),
+) -> None:
+    """Run the public self-check: what every provider must do, hostile programs included. Exit code 1 when a check fails."""
+    from sandboxes.choose import choose
+    from sandboxes.self_check import run_checks
+
+    async def run() -> int:
+        chosen, reason = await choose(provider, unsafe_local)
+        print(reason)
+        return await run_checks(chosen, lambda line: print(line, flush=True))
+
+    sys.path.insert(0, "")
+    with _told():
+        failed = asyncio.run(run())
+    print(f"{failed} failed" if failed else "every check passed")
+    sys.exit(1 if failed else 0)
+
+
+@app.command("build")
+def build(
+    name: str = typer.Argument(help="A shipped recipe such as base, or a folder with a Dockerfile that starts from ARG BASE."),
+    base: str = typer.Option(
+        None, help="The image to build on. Default: one from a registry, else from this system's packages."
+    ),
+    provider: str = _ENGINE,
+) -> None:
+    """Build sandboxes/images/NAME/Dockerfile as the image agentrl-NAME and print its digest."""
+    from sandboxes.engine import find_daemon
+    from sandboxes.images import PREFIX, RECIPES, build_image
+
+    recipe = Path(name) if "/" in name or name in (".", "..") else RECIPES / name
+    if not (recipe / "Dockerfile").is_file():
+        shipped = ", ".join(sorted(path.parent.name for path in RECIPES.glob("*/Dockerfile")))
+        raise UsageError(f"there is no {recipe}/Dockerfile; shipped: {shipped}. A folder of your own needs a slash: ./{name}")
+    image = PREFIX + recipe.resolve().name.lower()
+    with _told():
+        built = build_image(find_daemon(_engine(provider)).client, recipe, image, base)
+    print(f"{image} {built.digest}")
+    if built.launcher:
+        print("it has no Python 3.9 or later: sandboxes bring their own, under /opt/agentrl")
+
+
+@app.command("bootstrap")
+def bootstrap(
+    provider: str = _ENGINE,
+    archive_only: bool = typer.Option(False, "--archive-only", help="Make the archive; load it into no daemon."),
+) -> None:
+    """Make a base image from this distribution's own packages, where no registry can be reached. Made once per recipe."""
+    from sandboxes.bootstrap import bootstrap as make
+    from sandboxes.engine import find_daemon
+    from sandboxes.images import bootstrapped
+
+    with _told():
+        client = None if archive_only else find_daemon(_engine(provider)).client
+        archive, recipe = make()
+        print(f"{archive} (recipe {recipe}, {archive.stat().st_size / 1e6:.0f} MB)")
+        if client is not None:
+            print(f"{bootstrapped(client)}: build on it with `agentrl sandbox build NAME --base {bootstrapped(client)}`")
+
+
+def _engine(name: str) -> str:
+    if name not in ("docker", "podman"):
+        raise UsageError(f"--provider is {name!r}; images are made by docker or podman")
+    return name
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    """Errors of sandboxes as those of the command line."""
+    from sandboxes.contract import SandboxError, SandboxImageError
+
+    try:
+        yield
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    except SandboxImageError as error:
+        raise RunFailed(str(error)) from error
+    except SandboxError as error:
+        raise NotReadyError(str(error)) from error
