@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -39,7 +40,14 @@ def test_calculator__has_disjoint_reproducible_splits(folder: Path) -> None:
 
 
 def test_printed_script__prints_what_the_text_says(folder: Path) -> None:
-    ran = subprocess.run([sys.executable, "try_calculator.py"], cwd=folder, capture_output=True, text=True, check=True)
+    ran = subprocess.run(
+        [sys.executable, "try_calculator.py"],
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": str(HOWTO.parents[2])},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert ran.stdout.splitlines()[-1] == "terminated 1.0"
     assert "The last line printed is `terminated 1.0`." in HOWTO.read_text()
 
