@@ -43,7 +43,6 @@ async def invoke(
     *args: Any,
     timeout_s: float,
     passing: tuple[type[Exception], ...] = (),
-    **kwargs: Any,
 ) -> Any:
     """Call ``function`` (sync ones in a thread of their own) within ``timeout_s`` seconds; `Overtime` after that.
 
@@ -55,8 +54,8 @@ async def invoke(
         try:
             async with limited(timeout_s) as limit:
                 if inspect.iscoroutinefunction(function):
-                    return await function(*args, **kwargs)
-                result = await in_daemon_thread(lambda: function(*args, **kwargs))
+                    return await function(*args)
+                result = await in_daemon_thread(lambda: function(*args))
                 return await result if inspect.isawaitable(result) else result
         except TimeoutError as error:
             if limit is None or not limit.expired:

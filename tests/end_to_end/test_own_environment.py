@@ -32,7 +32,6 @@ class Numbers(Environment):
         return self.least + episode.task.payload["i"] % 2
 
 
-
 class Ungraded(Numbers):
     """Every episode runs out of its budget, and such are not graded."""
 

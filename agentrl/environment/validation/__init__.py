@@ -107,11 +107,11 @@ async def _leaks(run: _Run) -> list[Check]:
     for task in run.sample:
         texts = gold_texts(environment.gold(task))
         said += [f"task {task.id}: {text!r:.80}" for text in leaks_in_prompt(environment, task, texts)]
-        if run.queue is not None and environment.sandbox is not None and texts and task in searched:
+        if run.queue is not None and texts and task in searched:
             places = await leaks_in_sandboxes(environment, task, texts, run.queue, run.roots)
             kept += [f"task {task.id}: {place}" for place in places]
     prompt = Check("gold not in prompts", not said, said[0] if said else f"{len(run.sample)} prompts")
-    if environment.sandbox is None:
+    if run.queue is None:
         return [prompt]
     detail = kept[0] if kept else f"sandboxes of {len(searched)} tasks, before the first turn"
     return [prompt, Check("gold not in sandboxes", not kept, detail)]

@@ -75,11 +75,14 @@ async def leaks_in_sandboxes(
 ) -> list[str]:
     """Places in the sandboxes of an episode, as they are before its first turn, that contain one of ``texts``."""
     async with boxes_of(environment, queue) as boxes:
-        episode, _ = await begin(environment, task, sandbox=boxes.main, sandboxes=boxes.others)
-        found: list[str] = []
-        for box in (episode.sandbox, *episode.sandboxes.values()):
-            found += await _search(box, texts, roots)
-        return found
+        await begin(environment, task, sandbox=boxes.main, sandboxes=boxes.others)
+        named = {"": boxes.main, **boxes.others}
+        return [
+            f"{name}{':' if name else ''}{place}"
+            for name, box in named.items()
+            if box is not None
+            for place in await _search(box, texts, roots)
+        ]
 
 
 async def _search(sandbox: Sandbox, texts: Sequence[str], roots: Sequence[str]) -> list[str]:
