@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
+from agentrl.environment.limits import limited
 from agentrl.errors import EnvironmentFault
 from sandboxes.contract import SandboxError
 
@@ -42,29 +43,30 @@ async def invoke(
     *args: Any,
     timeout_s: float,
     passing: tuple[type[Exception], ...] = (),
-    **kwargs: Any,
 ) -> Any:
     """Call ``function`` (sync ones in a thread of their own) within ``timeout_s`` seconds; `Overtime` after that.
 
-    A sync function can't be stopped: its thread is left behind as a daemon, so slow work belongs in the sandbox.
+    Waiting for a sandbox does not count. A sync function can't be stopped: its thread is left behind as a daemon, so slow work
+    belongs in the sandbox.
     """
     with named_faults(environment, task, method, *passing):
-        limit = asyncio.timeout(timeout_s)
+        limit = None
         try:
-            async with limit:
+            async with limited(timeout_s) as limit:
                 if inspect.iscoroutinefunction(function):
-                    return await function(*args, **kwargs)
-                result = await _in_thread(lambda: function(*args, **kwargs))
+                    return await function(*args)
+                result = await in_daemon_thread(lambda: function(*args))
                 return await result if inspect.isawaitable(result) else result
         except TimeoutError as error:
-            if not limit.expired():
+            if limit is None or not limit.expired:
                 raise
             raise Overtime(
                 f"environment {environment!r}, task {task!r}, method {method!r} did not return within {timeout_s:g} s"
             ) from error
 
 
-async def _in_thread(call: Callable[[], Any]) -> Any:
+async def in_daemon_thread(call: Callable[[], Any]) -> Any:
+    """Run a blocking call that nothing waits for at exit, should it never return."""
     # Not the loop's executor: its threads are limited and joined at exit, so one that hangs would stop the worker.
     loop = asyncio.get_running_loop()
     done: asyncio.Future[tuple[Any, BaseException | None]] = loop.create_future()

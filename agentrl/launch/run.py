@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
+from agentrl.config.run import RunConfig
 from agentrl.config.stored import from_row, to_row
 from agentrl.environment.base import checked_tasks
 from agentrl.environment.registry import load
@@ -46,16 +47,22 @@ class _Stop:
         self.count += 1
 
 
-def create_run(plan: Plan, store: TrajectoryStore) -> RunRow:
-    """Write the run's row, its tasks and its folder."""
-    config = plan.config
-    environment = load(config.environment)
+def draw_tasks(config: RunConfig) -> dict[str, list[Task]]:
+    """The tasks of a run by split. `UsageError` or `EnvironmentFault` for data or an environment that is at fault."""
+    environment = load(config.environment, config.environment_options)
     split = config.evaluation.split
     n_evaluated = max(config.evaluation.episodes, config.evaluation.episodes_during)
-    tasks: dict[str, list[Task]] = {
+    return {
         "train": checked_tasks(environment, "train", config.seed, TASKS_PER_EPOCH),
         split: checked_tasks(environment, split, config.seed, n_evaluated),
     }
+
+
+def create_run(plan: Plan, store: TrajectoryStore) -> RunRow:
+    """Write the run's row, its tasks and its folder."""
+    config = plan.config
+    environment = load(config.environment, config.environment_options)
+    tasks = draw_tasks(config)
     spec = RunSpec(
         name=plan.name,
         environment=config.environment,
@@ -68,7 +75,8 @@ def create_run(plan: Plan, store: TrajectoryStore) -> RunRow:
         group_size=config.algorithm.group_size,
         target_steps=config.trainer.steps,
         max_running=config.rollout.concurrency * max(1, config.rollout.workers),
-        max_attempts=config.rollout.max_attempts,
+        # A worker that dies can't say what its episode had called: only what may be repeated at any point gets another attempt.
+        max_attempts=config.rollout.max_attempts if environment.is_repeatable else 1,
         lease_s=config.rollout.lease_s,
         max_age_s=config.staleness.max_age_s,
         group_deadline_s=config.staleness.group_deadline_s,

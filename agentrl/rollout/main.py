@@ -61,7 +61,7 @@ async def _serve(
     first = await first_version(store, run, stop)
     if first is None:
         return
-    environment = load(config.environment)
+    environment = load(config.environment, config.environment_options)
     provider, reason = await choose(
         None if config.sandbox.provider == "auto" else config.sandbox.provider, config.sandbox.unsafe_local_execution
     )
@@ -99,7 +99,8 @@ async def lineage_of(
     environment: Environment, model_dir: Path, chat: ChatFormat, engine: LocalEngine, sampling: Sampling, provider: Provider
 ) -> Lineage:
     """What the episodes of this process carry about their origin."""
-    digest = await provider.digest(environment.sandbox) if environment.sandbox else "none"
+    specs = [spec for spec in (environment.sandbox, *environment.sandboxes.values()) if spec is not None]
+    digest = ", ".join([await provider.digest(spec) for spec in specs]) or "none"
     return Lineage(
         model=str(model_dir),
         tokenizer_hash=chat.tokenizer_hash,

@@ -39,7 +39,7 @@ class Lab(Environment):
         self.log.append("main" if threading.current_thread() is threading.main_thread() else "thread")
         return left + right
 
-    @tool
+    @tool(side_effects=False)
     async def note(self, episode: Episode, text: str) -> str:
         """Remember something."""
         episode.state.note = text
@@ -93,10 +93,15 @@ class Lab(Environment):
         threading.Event().wait()
         return ""
 
-    @tool(side_effects=True)
+    @tool
     async def mail(self) -> str:
         """Send something to the world."""
         return "sent"
+
+    @tool(side_effects=False)
+    async def named(self, task: str, method: str, function: str, environment: str, timeout_s: int, passing: int = 0) -> str:
+        """Has parameters with the names of the library's own."""
+        return f"{task} {method} {function} {environment} {timeout_s} {passing}"
 
     @tool(parallel=True)
     async def meet(self, episode: Episode) -> str:
@@ -157,6 +162,11 @@ async def test_sync_tool__runs_outside_the_loops_thread() -> None:
     lab = Lab()
     assert await observed(lab, call("add", left="40", right=2)) == "42"
     assert lab.log == ["thread"]
+
+
+async def test_parameters__may_have_any_names() -> None:
+    arguments = {"task": "a", "method": "b", "function": "c", "environment": "d", "timeout_s": 1}
+    assert await observed(Lab(), call("named", **arguments)) == "a b c d 1 0"
 
 
 async def test_async_tool__sees_the_episode() -> None:
@@ -360,7 +370,7 @@ async def test_sandbox_not_declared__fault_says_how_to_declare_it() -> None:
         await episode.sandbox.exec("true")
 
 
-async def test_tool_with_side_effects__makes_the_episode_unrepeatable() -> None:
+async def test_tool_not_declared_free_of_side_effects__makes_the_episode_unrepeatable() -> None:
     episode, _ = await play(Lab(), call("note", text="x"))
     assert episode.retryable
     episode, _ = await play(Lab(), call("mail", to="nobody"))
