@@ -13,6 +13,10 @@ from agentrl.store.postgres_runs import PostgresRuns
 from agentrl.types import PolicyVersion, StoredTrajectory
 
 _CHECKPOINT = "select id, branch, step, updates, version, uri, checksum from"
+_COMMIT = (
+    "select step, updates, repeated, branch from agentrl.commit_step_v1"
+    "(%s, %s, %s, %s, %s, %s, %s, %s, %s::uuid[], %s::bigint[], %s::text[])"
+)
 _VERSION = "select version, parent, updates, uri, checksum, status from"
 
 
@@ -77,22 +81,22 @@ class PostgresTrainer(PostgresRuns, PostgresReading):
         denominators = strict_json(dict(commit.denominators), "denominators")
         metrics = strict_json(dict(commit.metrics), "metrics")
         trained = [(t.trajectory, *_trained_arrays(t)) for t in commit.trained]
-        with self.transaction() as connection:
-            found = connection.execute(
-                "select step, updates, repeated, branch from agentrl.commit_step_v1"
-                "(%s, %s, %s, %s, %s, %s, %s, %s, %s::uuid[], %s::bigint[], %s::text[])",
-                (
-                    run, fence, commit.step, commit.policy_updated, commit.trainer_version, commit.batch_hash, denominators,
-                    metrics, *([f[i] for f in fates] for i in range(3)),
-                ),
-            ).fetchone()  # fmt: skip
-            assert found is not None
-            step, updates, repeated, branch = found
-            if trained and not repeated:
-                connection.cursor().executemany(
-                    "select agentrl.add_trained_v1(%s, %s, %s, %s, %s, %s, %s, %s)",
-                    [(run, branch, step, *arrays) for arrays in trained],
-                )
+        parameters = (
+            run, fence, commit.step, commit.policy_updated, commit.trainer_version, commit.batch_hash, denominators, metrics,
+            *([f[i] for f in fates] for i in range(3)),
+        )  # fmt: skip
+        if not trained:
+            step, updates, repeated, _ = self.row(_COMMIT, parameters)
+        else:
+            with self.transaction() as connection:
+                found = connection.execute(_COMMIT, parameters).fetchone()
+                assert found is not None
+                step, updates, repeated, branch = found
+                if not repeated:
+                    connection.cursor().executemany(
+                        "select agentrl.add_trained_v1(%s, %s, %s, %s, %s, %s, %s, %s)",
+                        [(run, branch, step, *arrays) for arrays in trained],
+                    )
         self.notifier.leave(run, "policy")
         return StepResult(step, updates, repeated)
 
