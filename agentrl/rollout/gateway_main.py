@@ -116,7 +116,7 @@ def _listen(host: str, port: int) -> socket.socket:
 def _lineage(
     config: RunConfig, model_dir: Path, chat: ChatFormat, engine: LocalEngine, sampling: Sampling, origin: Origin
 ) -> Lineage:
-    environment = load(config.environment)
+    environment = load(config.environment, config.environment_options)
     return Lineage(
         model=str(model_dir),
         tokenizer_hash=chat.tokenizer_hash,
