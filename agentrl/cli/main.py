@@ -12,7 +12,7 @@ import traceback
 import typer
 
 from agentrl import __version__
-from agentrl.cli import config_command, db, doctor, env_command, show, train, workers
+from agentrl.cli import config_command, db, doctor, env_command, replay_command, show, train, workers
 from agentrl.errors import AgentRLError
 
 app = typer.Typer(
@@ -27,6 +27,7 @@ app.command("train")(train.train)
 app.command("show")(show.show)
 app.command("doctor")(doctor.doctor)
 app.add_typer(db.app, name="db")
+app.add_typer(replay_command.app, name="replay")
 app.add_typer(env_command.app, name="env")
 app.add_typer(config_command.app, name="config")
 app.command("trainer", hidden=True)(workers.trainer)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from agentrl.environment.base import Environment
@@ -16,8 +17,9 @@ from agentrl.environment.boundary import invoke, named_faults
 from agentrl.environment.calls import run_call, shown_text, wrong
 from agentrl.environment.episode import NO_SANDBOX, Done, Episode, Turn
 from agentrl.errors import EnvironmentFault
+from agentrl.tokens.call_values import ParsedTurn, Schemas
 from agentrl.tokens.messages import Message
-from agentrl.tokens.tool_calls import ParsedTurn, parse
+from agentrl.tokens.tool_calls import parse
 from agentrl.types import Task, Termination, ToolCall, ToolResult
 from sandboxes.contract import Sandbox
 
@@ -51,22 +53,32 @@ async def begin(
     return episode, messages
 
 
-async def take_turn(environment: Environment, episode: Episode, text: str, *, truncated: bool) -> TurnOutcome:
-    """Let the environment answer the policy's ``text`` (stop token removed). ``truncated``: it was cut before a stop token."""
+async def take_turn(
+    environment: Environment,
+    episode: Episode,
+    text: str,
+    *,
+    truncated: bool,
+    read: Callable[[str, Schemas], ParsedTurn] = parse,
+) -> TurnOutcome:
+    """Let the environment answer the policy's ``text`` (stop token removed). ``truncated``: it was cut before a stop token.
+
+    ``read`` finds reasoning and tool calls in the text; by default calls are written as ``<tool_call>{...}</tool_call>``.
+    """
     if episode.ended is not None:
         raise ValueError(f"task {episode.task.id!r}: the episode has ended ({episode.ended}); it takes no further turn")
     if truncated:
         episode.turns.append(Turn(text))
         await end(environment, episode, Termination.TRUNCATED_TURN_TOKENS)
         return TurnOutcome((), episode.ended)
-    parsed = parse(text)
+    parsed = read(text, {name: tool.parameters for name, tool in environment.tools.items()})
     started = time.perf_counter()
     results: tuple[ToolResult, ...] = ()
     if parsed.calls:
         results, done = await _run_calls(environment, episode, parsed)
         messages = tuple(Message("tool", result.text) for result in results)
     else:
-        messages, done = await _respond(environment, episode, text)
+        messages, done = await _respond(environment, episode, parsed.content)
     tool_s = time.perf_counter() - started
     episode.turns.append(Turn(text, parsed.calls, results, messages))
     if done:

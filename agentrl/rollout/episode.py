@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from agentrl.engine.contract import Engine, GenerateRequest, Generation
@@ -22,7 +21,7 @@ from agentrl.environment.turn import TurnOutcome, begin, end, take_turn
 from agentrl.errors import EngineError, EnvironmentFault, TokenDrift
 from agentrl.store.contract import TrajectoryStore
 from agentrl.tokens.chat_format import ChatFormat
-from agentrl.tokens.messages import Message
+from agentrl.tokens.history import History
 from agentrl.tokens.transcript import Transcript
 from agentrl.types import EpisodeEnd, FinishReason, Opened, Outcome, Reward, Sampling, Segment, Termination, Timings
 from sandboxes.contract import SandboxError, SandboxPool
@@ -52,7 +51,8 @@ class EpisodeRunner:
         episode: Episode | None = None
         try:
             episode, messages = await begin(self.environment, opened.task, seed=opened.seed, sandbox=sandbox)
-            ending = await _Conversation(self, opened, episode, messages).act()
+            history = History(self.chat, messages, self.environment.tool_schemas())
+            ending = await _Conversation(self, opened, episode, history).act()
             if sandbox:
                 await sandbox.release()
             ending = await self._graded(episode, ending)
@@ -103,14 +103,14 @@ class _Conversation:
     runner: EpisodeRunner
     opened: Opened
     episode: Episode
-    history: list[Message]
+    history: History
     transcript: Transcript = field(default_factory=Transcript)
     started: float = field(default_factory=time.monotonic)
 
     async def act(self) -> EpisodeEnd:
         """Turn after turn until something ends the episode; each turn is stored before the next begins."""
         environment = self.runner.environment
-        self.transcript.append_observation(self.runner.chat.prompt(self.history, environment.tool_schemas()))
+        self.history.open(self.transcript)
         while True:
             ended = self._exhausted()
             if ended is not None:
@@ -120,12 +120,12 @@ class _Conversation:
             truncated = generation.finish_reason is not FinishReason.STOP
             segment = self.transcript.append_action(generation)
             text = self.runner.chat.decode_action(generation.token_ids.tolist())
-            outcome = await take_turn(environment, self.episode, text, truncated=truncated)
+            outcome = await take_turn(environment, self.episode, text, truncated=truncated, read=self.runner.chat.parse)
             await self._store(segment, text, outcome, generation)
             ended = budget if truncated else outcome.ended
-            self.history.append(Message("assistant", text))
+            self.history.act(text, generation.token_ids.tolist())
             if outcome.messages and ended is not Termination.TERMINATED:
-                self._observe(outcome.messages, generation)
+                self.history.observe(self.transcript, outcome.messages)
             if ended is not None:
                 self.episode.ended = ended
                 return await self._ending(ended)
@@ -173,11 +173,6 @@ class _Conversation:
             timings=Timings(generation.queue_s, generation.generate_s, outcome.tool_s),
         )
         await asyncio.to_thread(self.runner.store.write_segment, self.opened, stored)
-
-    def _observe(self, messages: Sequence[Message], generation: Generation) -> None:
-        last = int(generation.token_ids[-1]) if len(generation.token_ids) else None
-        self.transcript.append_observation(self.runner.chat.observation(self.history, messages, last))
-        self.history.extend(messages)
 
     async def _ending(self, termination: Termination) -> EpisodeEnd:
         """Store the state after the last turn, from which credit may bootstrap, when no verdict will stand for it."""

@@ -1,7 +1,8 @@
 """A chat template as a function of a conversation's shape: renders in which every content is a marker, cut at the markers.
 
 Contents never enter a render, so nothing that a tool prints can change what the template writes, and a render is cached by
-shape. `cut_prompt` gives the pieces of a whole prompt, `cut_suffix` those that new messages add after an assistant turn.
+shape. `cut_prompt` gives the pieces of a whole prompt, `cut_suffix` those that new messages add after an assistant turn,
+`cut_whole` those of a conversation as the template writes it now, whatever it wrote before.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 
 from agentrl.errors import UsageError
@@ -16,7 +18,7 @@ from agentrl.tokens.messages import Message
 from agentrl.types import Json
 
 _MARKER = "Zq7{kind}{index}qZ"
-_MARKERS = re.compile(r"Zq7([mc])(\d+)qZ")
+_MARKERS = re.compile(r"Zq7([mcr])(\d+)qZ")
 
 Render = Callable[[list[dict[str, Json]], list[Json] | None, bool], str]
 """(conversation, tools, whether to open the assistant's turn) to text."""
@@ -44,23 +46,34 @@ def prompt_shape(messages: Sequence[Message]) -> Shape:
     return tuple((m.role, 0, _calls_json(m)) for m in messages)
 
 
-class TemplateText:
-    """Cuts renders of one template into pieces. ``name`` is used in errors."""
+class NotASuffix(UsageError):
+    """The template rewrites what it wrote before: new messages do not only append."""
 
-    def __init__(self, render: Render, name: str) -> None:
+
+class TemplateText:
+    """Cuts renders of one template into pieces. ``name`` is used in errors.
+
+    ``text_arguments``: the template takes the arguments of a call as JSON text, not as an object. ``reasoning_field``: it takes
+    reasoning as a field of its own, not as the beginning of the content.
+    """
+
+    def __init__(self, render: Render, name: str, *, text_arguments: bool, reasoning_field: bool) -> None:
         self._render = render
         self._name = name
+        self._text_arguments = text_arguments
+        self._reasoning_field = reasoning_field
         self.cut_prompt = lru_cache(maxsize=4096)(self._cut_prompt)
         self.cut_suffix = lru_cache(maxsize=4096)(self._cut_suffix)
+        self.cut_whole = lru_cache(maxsize=4096)(self._cut_whole)
 
-    def _cut_prompt(self, shape: Shape, tools_json: str) -> tuple[str, ...]:
-        """``len(shape) + 1`` pieces: before the first content, between contents, and after the last one, turn opened."""
+    def _cut_prompt(self, shape: Shape, tools_json: str) -> Pieces:
+        """Before the first content, between contents, and after the last one, turn opened."""
         tools = json.loads(tools_json) if tools_json else None
-        text = self._render(_conversation(shape), tools, True)
+        text = self._render(self._conversation(shape), tools, True)
         pieces = self._split(text, shape)
         if pieces is None or any(key[0] != "m" for key in pieces.keys):
             raise UsageError(f"{self._name}: the template drops, repeats or reorders messages of {_roles(shape)}")
-        return pieces.texts
+        return pieces
 
     def _cut_suffix(self, history: Shape, new: Shape) -> tuple[str, ...]:
         """``len(new) + 1`` pieces, the first being everything after the last assistant content (its end of turn too).
@@ -69,58 +82,84 @@ class TemplateText:
         content may differ between the renders (some templates put or drop an empty reasoning block there); any other
         difference means that the new text is not a suffix, which is refused.
         """
-        before = self._split(self._render(_conversation(history), None, False), history)
-        after = self._split(self._render(_conversation(history + new), None, True), history + new)
+        before = self._split(self._render(self._conversation(history), None, False), history)
+        after = self._split(self._render(self._conversation(history + new), None, True), history + new)
         if before is None or after is None:
-            raise UsageError(f"{self._name}: the template drops, repeats or reorders messages of {_roles(history + new)}")
+            raise NotASuffix(
+                f"{self._name}: the template drops, repeats or reorders messages of {_roles(history + new)}; an append-only "
+                "transcript can't use it; model.history=template opens a new context instead"
+            )
         n = len(before.keys)
         comparable = [i for i, (_, index) in enumerate(before.keys) if history[index][0] != "assistant"]
         same = before.keys == after.keys[:n] and all(before.texts[i] == after.texts[i] for i in comparable)
         if not same or not after.texts[n].startswith(before.texts[n]):
-            raise UsageError(
+            raise NotASuffix(
                 f"{self._name}: what {_roles(new)} add after {_roles(history)} is not a suffix of the conversation so far; "
-                "an append-only transcript can't use this template"
+                "an append-only transcript can't use this template; model.history=template opens a new context instead"
             )
         return after.texts[n:]
+
+    def _cut_whole(self, shape: Shape, reasoned: frozenset[int], tools_json: str) -> Pieces:
+        """What the template writes of a conversation whose turns ``reasoned`` began with reasoning, the next turn opened.
+
+        Keys are ``("m", i)`` for the content of message i and ``("r", i)`` for its reasoning; what the template drops is
+        missing.
+        """
+        tools = json.loads(tools_json) if tools_json else None
+        return _split(self._render(self._conversation(shape, reasoned), tools, True))
 
     def end_of_turn(self) -> str:
         """The text right after an assistant content at the end of a conversation."""
         shape: Shape = (("user", 0, ""), ("assistant", 0, ""))
-        pieces = self._split(self._render(_conversation(shape), None, False), shape)
+        pieces = self._split(self._render(self._conversation(shape), None, False), shape)
         if pieces is None:
             raise UsageError(f"{self._name}: the template drops, repeats or reorders messages of {_roles(shape)}")
         return pieces.texts[-1]
 
-    def _split(self, text: str, shape: Shape) -> _Pieces | None:
+    def _split(self, text: str, shape: Shape) -> Pieces | None:
         """None when contents are not all there, once each and in order. A message with calls may show its calls only."""
-        found = _MARKERS.split(text)
-        keys = tuple((kind, int(index)) for kind, index in zip(found[1::3], found[2::3], strict=True))
-        indices = [index for _, index in keys]
-        contents = [index for kind, index in keys if kind == "m"]
+        pieces = _split(text)
+        indices = [index for _, index in pieces.keys]
+        contents = [index for kind, index in pieces.keys if kind == "m"]
         needed = [i for i, (_, n_calls, calls) in enumerate(shape) if not n_calls and not calls]
         complete = set(needed) <= set(contents) and len(set(contents)) == len(contents)
-        return _Pieces(tuple(found[::3]), keys) if complete and indices == sorted(indices) else None
+        return pieces if complete and indices == sorted(indices) else None
+
+    def _conversation(self, shape: Shape, reasoned: frozenset[int] = frozenset()) -> list[dict[str, Json]]:
+        conversation: list[dict[str, Json]] = []
+        for index, (role, n_calls, calls_json) in enumerate(shape):
+            message: dict[str, Json] = {"role": role, "content": _MARKER.format(kind="m", index=index)}
+            if index in reasoned:
+                thought = _MARKER.format(kind="r", index=index)
+                if self._reasoning_field:
+                    message["reasoning_content"] = thought
+                else:
+                    message["content"] = f"<think>\n{thought}\n</think>\n\n{message['content']}"
+            calls = json.loads(calls_json or "[]")
+            calls += [{"name": _MARKER.format(kind="c", index=index), "arguments": {}} for _ in range(n_calls)]
+            if calls:
+                message["tool_calls"] = [self._call(call, f"{i:09}") for i, call in enumerate(calls)]
+            conversation.append(message)
+        return conversation
+
+    def _call(self, call: dict[str, Json], identity: str) -> dict[str, Json]:
+        if self._text_arguments:
+            call = {**call, "arguments": json.dumps(call["arguments"], ensure_ascii=False)}
+        return {"id": identity, "type": "function", "function": call}
 
 
-class _Pieces:
+@dataclass(frozen=True, slots=True)
+class Pieces:
     """Texts around markers: ``texts[i]`` precedes marker ``keys[i]``; one text more than markers."""
 
-    def __init__(self, texts: tuple[str, ...], keys: tuple[tuple[str, int], ...]) -> None:
-        self.texts = texts
-        self.keys = keys
+    texts: tuple[str, ...]
+    keys: tuple[tuple[str, int], ...]
 
 
-def _conversation(shape: Shape) -> list[dict[str, Json]]:
-    conversation: list[dict[str, Json]] = []
-    for index, (role, n_calls, calls_json) in enumerate(shape):
-        message: dict[str, Json] = {"role": role, "content": _MARKER.format(kind="m", index=index)}
-        if n_calls:
-            call = {"name": _MARKER.format(kind="c", index=index), "arguments": {}}
-            message["tool_calls"] = [{"id": f"{i:09}", "type": "function", "function": call} for i in range(n_calls)]
-        elif calls_json:
-            message["tool_calls"] = [{"type": "function", "function": call} for call in json.loads(calls_json)]
-        conversation.append(message)
-    return conversation
+def _split(text: str) -> Pieces:
+    found = _MARKERS.split(text)
+    keys = tuple((kind, int(index)) for kind, index in zip(found[1::3], found[2::3], strict=True))
+    return Pieces(tuple(found[::3]), keys)
 
 
 def _calls_json(message: Message) -> str:
