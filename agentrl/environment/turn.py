@@ -76,7 +76,7 @@ async def take_turn(
     results: tuple[ToolResult, ...] = ()
     if parsed.calls:
         results, done = await _run_calls(environment, episode, parsed)
-        messages = tuple(Message("tool", result.text) for result in results)
+        messages = tuple(tool_message(environment, result) for result in results)
     else:
         messages, done = await _respond(environment, episode, parsed.content)
     tool_s = time.perf_counter() - started
@@ -87,6 +87,11 @@ async def take_turn(
     elif episode.n_turns >= environment.max_turns:
         await end(environment, episode, Termination.TRUNCATED_TURNS)
     return TurnOutcome(messages, episode.ended, parsed.calls, results, episode.take_turn_reward(), tool_s)
+
+
+def tool_message(environment: Environment, result: ToolResult) -> Message:
+    """How the policy reads a result. A name that the policy made up is not shown: templates write names as they are."""
+    return Message("tool", result.text, name=result.name if result.name in environment.tools else "")
 
 
 async def end(environment: Environment, episode: Episode, termination: Termination) -> None:

@@ -95,8 +95,7 @@ class ReplayCheck:
         rendered = 0
         if environment is not None and evidence.task is not None:
             _check_budgets(stored, environment)
-            messages = environment.messages(evidence.task)
-            rendered = check_prefixes(stored, self._chat, messages, environment.tool_schemas())
+            rendered = check_prefixes(stored, self._chat, environment, environment.messages(evidence.task))
         report = self.report
         report.trajectories += 1
         report.segments += len(stored.segments)

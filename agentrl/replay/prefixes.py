@@ -11,12 +11,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from agentrl.environment.base import Environment
+from agentrl.environment.turn import tool_message
 from agentrl.tokens.audit import drift
 from agentrl.tokens.chat_format import ChatFormat
 from agentrl.tokens.history import History
 from agentrl.tokens.messages import Message, Role
 from agentrl.tokens.transcript import Transcript
-from agentrl.types import FinishReason, Json, Segment, StoredTrajectory
+from agentrl.types import FinishReason, Segment, StoredTrajectory
 
 ANSWERS: tuple[Role, ...] = ("user", "tool", "system")
 """Roles in which an environment may answer a turn without a call."""
@@ -30,17 +32,17 @@ class _Sampled:
     finish_reason: FinishReason
 
 
-def check_prefixes(stored: StoredTrajectory, chat: ChatFormat, messages: Sequence[Message], tools: Sequence[Json]) -> int:
+def check_prefixes(stored: StoredTrajectory, chat: ChatFormat, environment: Environment, messages: Sequence[Message]) -> int:
     """How many segments were written again and are the same. `TokenDrift` at the first token that differs.
 
     ``messages``: what the episode started from. It ends early, without an error, where the environment began a new context of
     its own: what it then wrote is known to it alone.
     """
-    history, transcript = History(chat, messages, tools), Transcript()
+    history, transcript = History(chat, messages, environment.tool_schemas()), Transcript()
     history.open(transcript)
     for number, segment in enumerate(stored.segments):
         if number:
-            answers = _answers(stored, stored.segments[number - 1], segment, chat, history)
+            answers = _answers(stored, stored.segments[number - 1], segment, chat, environment, history)
             _, rewrites = history.next_ids(answers)
             if segment.context != stored.segments[number - 1].context and not rewrites:
                 return number
@@ -64,9 +66,16 @@ def _next(transcript: Transcript, segment: Segment) -> Segment:
     return closed
 
 
-def _answers(stored: StoredTrajectory, turn: Segment, after: Segment, chat: ChatFormat, history: History) -> Sequence[Message]:
+def _answers(
+    stored: StoredTrajectory,
+    turn: Segment,
+    after: Segment,
+    chat: ChatFormat,
+    environment: Environment,
+    history: History,
+) -> Sequence[Message]:
     if turn.tool_results:
-        return [Message("tool", result.text) for result in turn.tool_results]
+        return [tool_message(environment, result) for result in turn.tool_results]
     observed = after.observation.tolist()
     best: list[int] = []
     for role in ANSWERS:

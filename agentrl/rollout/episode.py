@@ -42,6 +42,8 @@ class EpisodeRunner:
     sampling: Sampling
     sampled_tokens: int = 0
     episodes: int = 0
+    rewrites: int = 0
+    """Contexts that opened because the chat template rewrote the history."""
     reward_s: float = 0.0
     tool_s: float = 0.0
 
@@ -75,6 +77,7 @@ class EpisodeRunner:
     def metrics(self) -> dict[str, float]:
         """Totals since the start, and the pool's gauges."""
         totals = {"episodes": self.episodes, "sampled_tokens": self.sampled_tokens}
+        totals["rewritten_contexts"] = self.rewrites
         seconds = {"reward_s": round(self.reward_s, 2), "tool_s": round(self.tool_s, 2)}
         return {**totals, **seconds, **{f"sandbox_{k}": round(v, 4) for k, v in self.pool.metrics().items()}}
 
@@ -118,6 +121,8 @@ class _Conversation:
                 return await self._ending(ended)
             generation, budget = await self._generate()
             truncated = generation.finish_reason is not FinishReason.STOP
+            if generation.text is not None:
+                self.runner.chat.check_text(generation.token_ids.tolist(), generation.text)
             segment = self.transcript.append_action(generation)
             text = self.runner.chat.decode_action(generation.token_ids.tolist())
             outcome = await take_turn(environment, self.episode, text, truncated=truncated, read=self.runner.chat.parse)
@@ -125,7 +130,7 @@ class _Conversation:
             ended = budget if truncated else outcome.ended
             self.history.act(text, generation.token_ids.tolist())
             if outcome.messages and ended is not Termination.TERMINATED:
-                self.history.observe(self.transcript, outcome.messages)
+                self.runner.rewrites += self.history.observe(self.transcript, outcome.messages)
             if ended is not None:
                 self.episode.ended = ended
                 return await self._ending(ended)
@@ -175,8 +180,11 @@ class _Conversation:
         await asyncio.to_thread(self.runner.store.write_segment, self.opened, stored)
 
     async def _ending(self, termination: Termination) -> EpisodeEnd:
-        """Store the state after the last turn, from which credit may bootstrap, when no verdict will stand for it."""
-        if not is_gradable(self.runner.environment, termination) and self._room()[0] >= 0:
+        """Store the state after the last turn where a budget ended the episode.
+
+        Credit may bootstrap from it, and it tells an episode that was to go on from one that ended by itself.
+        """
+        if termination is not Termination.TERMINATED and self._room()[0] >= 0:
             last = self.transcript.close()
             if last is not None:
                 text = self.runner.chat.decode(last.observation.tolist())

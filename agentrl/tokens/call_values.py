@@ -97,7 +97,13 @@ def _types(schema: Mapping[str, Json]) -> set[str]:
 def _is(value: Json, kind: str) -> bool:
     if isinstance(value, bool):
         return kind == "boolean"
-    kinds = {"integer": int, "number": (int, float), "object": dict, "array": list, "null": type(None)}
+    kinds: dict[str, type | tuple[type, ...]] = {
+        "integer": int,
+        "number": (int, float),
+        "object": dict,
+        "array": list,
+        "null": type(None),
+    }
     return kind in kinds and isinstance(value, kinds[kind])
 
 

@@ -12,15 +12,15 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 
 import jinja2
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
-from agentrl.errors import UsageError
-from agentrl.tokens.messages import Message
+from agentrl.errors import TokenDrift, UsageError
+from agentrl.tokens.messages import Message, Role
 from agentrl.tokens.reasoning import opens
 from agentrl.tokens.template_text import NotASuffix, Pieces, TemplateText, history_shape, prompt_shape
 from agentrl.tokens.tool_calls import READERS, ParsedTurn, Reader, Schemas, detect, parse, response_template_reader
@@ -53,10 +53,14 @@ class ChatFormat:
         self.writes_the_date = "strftime_now" in template
         self._template_ids = lru_cache(maxsize=8192)(self._ids_of_template)
         self._check_contents_stay_text()
-        name = f"chat template of {self._dir}"
-        text_arguments = self._takes_text_arguments()
+        self.tool_format, self.tool_format_reason = self._choose_tool_format(tool_format)
+        self._reader = self._make_reader()
         self.text = TemplateText(
-            self._render, name, text_arguments=text_arguments, reasoning_field="reasoning_content" in template
+            self._render,
+            f"chat template of {self._dir}",
+            text_arguments=self._takes_text_arguments(),
+            named_ids=self.tool_format is ToolFormat.KIMI,
+            reasoning_field="reasoning_content" in template,
         )
         self._end_of_turn_text, self.stop_token_ids = self._find_ends()
         self.end_of_turn_id = self.stop_token_ids[0]
@@ -64,8 +68,6 @@ class ChatFormat:
         self.neutral_calls = False
         self.follows = follow
         self._check_append_only()
-        self.tool_format, self.tool_format_reason = self._choose_tool_format(tool_format)
-        self._reader = self._make_reader()
 
     def prompt(self, messages: Sequence[Message], tools: Sequence[Json] = ()) -> list[int]:
         """Ids of a whole conversation with the assistant's turn opened. ``tools``: JSON schemas for the template to show."""
@@ -94,7 +96,11 @@ class ChatFormat:
             raise UsageError("an observation can't hold an assistant message; an assistant's turn is sampled")
         shape = history_shape([*history, *new], neutral_calls=self.neutral_calls)
         pieces = self.text.cut_suffix(shape[: len(history)], shape[len(history) :])
-        after = pieces[0].index(self._end_of_turn_text)
+        after = pieces[0].find(self._end_of_turn_text)
+        if after < 0:
+            raise NotASuffix(
+                f"chat template of {self._dir} ends a turn otherwise when a message follows; no transcript can use it"
+            )
         closed = last_token in self.stop_token_ids
         if closed:
             after += len(self._end_of_turn_text)
@@ -126,6 +132,16 @@ class ChatFormat:
         """Text of any ids, control tokens included; bytes that are not UTF-8 become U+FFFD."""
         return self._full.decode(list(ids), skip_special_tokens=False)
 
+    def check_text(self, ids: Sequence[int], text: str) -> None:
+        """`TokenDrift` unless the ids decode to the text that their engine gave: one that loses ids would train on others."""
+        mine = self.decode(ids)
+        if text not in (mine, self.decode_action(ids)):
+            at = next((i for i, (a, b) in enumerate(zip(mine, text, strict=False)) if a != b), min(len(mine), len(text)))
+            raise TokenDrift(
+                f"the engine's ids decode to {mine[at : at + 40]!r} at character {at}, its text says {text[at : at + 40]!r}: "
+                "ids and text are not of the same turn"
+            )
+
     def decode_action(self, ids: Sequence[int]) -> str:
         """Text of a sampled turn without the stop token that ended it."""
         body = ids[:-1] if len(ids) and int(ids[-1]) in self.stop_token_ids else ids
@@ -138,8 +154,14 @@ class ChatFormat:
         return self.text.cut_prompt(shape, json.dumps([probe])) != self.text.cut_prompt(shape, "")
 
     def _render(self, conversation: list[dict[str, Json]], tools: list[Json] | None, open_turn: bool) -> str:
+        def apply(tools: list[Json] | None) -> Json:
+            return self._hf.apply_chat_template(conversation, tools=tools, tokenize=False, add_generation_prompt=open_turn)
+
         try:
-            text = self._hf.apply_chat_template(conversation, tools=tools, tokenize=False, add_generation_prompt=open_turn)
+            try:
+                text = apply(tools)
+            except TypeError:
+                text = apply(tools or [])  # some templates go through the tools without asking whether there are any
         except (jinja2.TemplateError, TypeError, ValueError, AttributeError) as error:
             roles = ", ".join(m["role"] for m in conversation)
             raise UsageError(f"chat template of {self._dir} refuses a conversation of [{roles}]: {error}") from error
@@ -170,7 +192,10 @@ class ChatFormat:
 
     def _render_call(self, arguments: Json) -> str:
         """An assistant's turn with one call of ``probe_tool``, from where its turn opens."""
-        call = {"id": "0" * 9, "type": "function", "function": {"name": "probe_tool", "arguments": arguments}}
+        return self._render_call_as("0" * 9, arguments)
+
+    def _render_call_as(self, identity: str, arguments: Json) -> str:
+        call = {"id": identity, "type": "function", "function": {"name": "probe_tool", "arguments": arguments}}
         asked: list[dict[str, Json]] = [{"role": "user", "content": "?"}]
         answered: dict[str, Json] = {"role": "assistant", "content": "", "tool_calls": [call]}
         opened, whole = self._render(asked, None, True), self._render([*asked, answered], None, False)
@@ -179,8 +204,9 @@ class ChatFormat:
     def _choose_tool_format(self, chosen: ToolFormat | None) -> tuple[ToolFormat, str]:
         if chosen is not None:
             return chosen, "as set"
-        if (found := detect(self._render_call)) is not None:
-            return found, "as the chat template writes them"
+        for identity in ("0" * 9, "functions.probe_tool:0"):
+            if (found := detect(partial(self._render_call_as, identity))) is not None:
+                return found, "as the chat template writes them"
         if getattr(self._hf, "response_template", None):
             return ToolFormat.RESPONSE_TEMPLATE, "the tokenizer ships one"
         return ToolFormat.HERMES, "the chat template writes no known format; model.tool_format names another"
@@ -212,27 +238,41 @@ class ChatFormat:
             )
         return "", tuple(dict.fromkeys(more))
 
+    def rehearse(self, messages: Sequence[Message], tools: Sequence[Json] = ()) -> None:
+        """`UsageError` when a conversation that begins so can't go on: before a run, not in its middle."""
+        self.prompt(messages, tools)
+        self._rehearse(messages, ("tool", "user") if tools else ("user",))
+
     def _check_append_only(self) -> None:
-        """Probe what an episode does; a template that refuses tool results without calls is shown neutral calls."""
-        user, assistant, tool = Message("user", ""), Message("assistant", ""), Message("tool", "")
+        """Rehearse what an episode does; a template that refuses tool results without calls is shown neutral calls."""
+        user: list[Message] = [Message("user", "")]
         try:
-            self._probe_suffixes(user, assistant, tool)
+            self._rehearse(user, ("tool", "user"))
         except NotASuffix:
-            if not self.follows:
-                raise
+            raise
         except UsageError:
-            self.neutral_calls = True
             if self.follows:
                 raise UsageError(
                     f"chat template of {self._dir} takes tool results only after calls, which a rewritten history does not "
                     "have: use model.history=append"
                 ) from None
-            self._probe_suffixes(user, assistant, tool)
+            self.neutral_calls = True
+            self._rehearse(user, ("tool", "user"))
 
-    def _probe_suffixes(self, user: Message, assistant: Message, tool: Message) -> None:
-        self.observation([user, assistant], [tool], self.end_of_turn_id)
-        self.observation([user, assistant, tool, assistant], [tool], None)
-        self.observation([user, assistant, tool, assistant], [user], self.end_of_turn_id)
+    def _rehearse(self, messages: Sequence[Message], roles: Sequence[Role]) -> None:
+        turn, answer = Message("assistant", ""), Message(roles[0], "")
+        once, twice = [*messages, turn], [*messages, turn, answer, turn]
+        for history, new, last in (
+            (once, [answer], self.end_of_turn_id),
+            (twice, [answer], None),
+            *((twice, [Message(role, "")], self.end_of_turn_id) for role in roles[1:]),
+        ):
+            try:
+                self.observation(history, new, last)
+            except NotASuffix:
+                if not self.follows:
+                    raise
+                self.text.cut_whole_with(history_shape([*history, *new], neutral_calls=False), len(new))
 
     def drops_reasoning_after(self) -> tuple[str, ...]:
         """Roles of messages before which the template takes the reasoning of earlier turns out of the prompt."""

@@ -20,11 +20,10 @@ from agentrl.types import Json
 
 
 class History:
-    """``messages``: the conversation so far. ``rewrites``: how often a new context had to be opened."""
+    """``messages``: the conversation so far."""
 
     def __init__(self, chat: ChatFormat, messages: Sequence[Message], tools: Sequence[Json] = ()) -> None:
         self.messages = list(messages)
-        self.rewrites = 0
         self._chat = chat
         self._tools = tools
         self._n_given = len(self.messages)
@@ -43,15 +42,15 @@ class History:
         if self._chat.follows and self._reasoning_end(text):
             self._reasoning |= {index}
 
-    def observe(self, transcript: Transcript, new: Sequence[Message]) -> None:
-        """Append the messages that answer the turn, in a new context where the template rewrites what came before."""
+    def observe(self, transcript: Transcript, new: Sequence[Message]) -> bool:
+        """Append the messages that answer the turn; True when that took a new context, since the template rewrote the rest."""
         ids, rewrites = self.next_ids(new)
         if rewrites:
             transcript.start_context()
-            self.rewrites += 1
             self._reasoning = self._shown(new)
         transcript.append_observation(ids)
         self.messages.extend(new)
+        return rewrites
 
     def next_ids(self, new: Sequence[Message]) -> tuple[list[int], bool]:
         """Ids that ``new`` would add, and whether they are a whole prompt, to be put into a new context."""
@@ -80,7 +79,7 @@ class History:
 
     def _rewritten(self, new: Sequence[Message]) -> list[int]:
         messages = [*self.messages, *new]
-        pieces = self._chat.text.cut_whole(self._shape(new), self._reasoning, self._tools_json())
+        pieces = self._chat.text.cut_whole_with(self._shape(new), len(new), self._reasoning, self._tools_json())
 
         def content(kind: str, index: int) -> list[int]:
             text = messages[index].content

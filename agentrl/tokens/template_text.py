@@ -17,6 +17,8 @@ from agentrl.errors import UsageError
 from agentrl.tokens.messages import Message
 from agentrl.types import Json
 
+UNKNOWN_TOOL = "unknown"
+"""Name on a tool message that answers a call of no declared tool; some templates need one."""
 _MARKER = "Zq7{kind}{index}qZ"
 _MARKERS = re.compile(r"Zq7([mcr])(\d+)qZ")
 
@@ -24,7 +26,7 @@ Render = Callable[[list[dict[str, Json]], list[Json] | None, bool], str]
 """(conversation, tools, whether to open the assistant's turn) to text."""
 
 Shape = tuple[tuple[str, int, str], ...]
-"""Per message: role, number of neutral calls, and JSON of the calls to render as they are (else empty)."""
+"""Per message: role; number of neutral calls; JSON of the calls to render as they are, or the name on a tool message."""
 
 
 def history_shape(messages: Sequence[Message], *, neutral_calls: bool) -> Shape:
@@ -36,14 +38,14 @@ def history_shape(messages: Sequence[Message], *, neutral_calls: bool) -> Shape:
     shape: list[tuple[str, int, str]] = []
     n_tools = 0
     for message in reversed(messages):
-        shape.append((message.role, n_tools if neutral_calls and message.role == "assistant" else 0, ""))
+        shape.append((message.role, n_tools if neutral_calls and message.role == "assistant" else 0, message.name))
         n_tools = n_tools + 1 if message.role == "tool" else 0
     return tuple(reversed(shape))
 
 
 def prompt_shape(messages: Sequence[Message]) -> Shape:
     """The shape of messages that are about to be rendered for the first time, written calls included."""
-    return tuple((m.role, 0, _calls_json(m)) for m in messages)
+    return tuple((m.role, 0, m.name or _calls_json(m)) for m in messages)
 
 
 class NotASuffix(UsageError):
@@ -53,14 +55,16 @@ class NotASuffix(UsageError):
 class TemplateText:
     """Cuts renders of one template into pieces. ``name`` is used in errors.
 
-    ``text_arguments``: the template takes the arguments of a call as JSON text, not as an object. ``reasoning_field``: it takes
-    reasoning as a field of its own, not as the beginning of the content.
+    ``text_arguments``: the template takes the arguments of a call as JSON text, not as an object. ``named_ids``: it identifies
+    calls as ``functions.NAME:0``, else by nine digits. ``reasoning_field``: it takes reasoning as a field of its own, not as
+    the beginning of the content.
     """
 
-    def __init__(self, render: Render, name: str, *, text_arguments: bool, reasoning_field: bool) -> None:
+    def __init__(self, render: Render, name: str, *, text_arguments: bool, named_ids: bool, reasoning_field: bool) -> None:
         self._render = render
         self._name = name
         self._text_arguments = text_arguments
+        self._named_ids = named_ids
         self._reasoning_field = reasoning_field
         self.cut_prompt = lru_cache(maxsize=4096)(self._cut_prompt)
         self.cut_suffix = lru_cache(maxsize=4096)(self._cut_suffix)
@@ -92,7 +96,8 @@ class TemplateText:
         n = len(before.keys)
         comparable = [i for i, (_, index) in enumerate(before.keys) if history[index][0] != "assistant"]
         same = before.keys == after.keys[:n] and all(before.texts[i] == after.texts[i] for i in comparable)
-        if not same or not after.texts[n].startswith(before.texts[n]):
+        added = tuple(("m", len(history) + i) for i in range(len(new)))
+        if not same or after.keys[n:] != added or not after.texts[n].startswith(before.texts[n]):
             raise NotASuffix(
                 f"{self._name}: what {_roles(new)} add after {_roles(history)} is not a suffix of the conversation so far; "
                 "an append-only transcript can't use this template; model.history=template opens a new context instead"
@@ -108,6 +113,14 @@ class TemplateText:
         tools = json.loads(tools_json) if tools_json else None
         return _split(self._render(self._conversation(shape, reasoned), tools, True))
 
+    def cut_whole_with(self, shape: Shape, n_new: int, reasoned: frozenset[int] = frozenset(), tools_json: str = "") -> Pieces:
+        """The same; `UsageError` unless the last ``n_new`` messages are there, once each and in order."""
+        pieces = self.cut_whole(shape, reasoned, tools_json)
+        shown = [index for kind, index in pieces.keys if kind == "m" and index >= len(shape) - n_new]
+        if shown != list(range(len(shape) - n_new, len(shape))):
+            raise UsageError(f"{self._name}: the template drops, repeats or reorders the last messages of {_roles(shape)}")
+        return pieces
+
     def end_of_turn(self) -> str:
         """The text right after an assistant content at the end of a conversation."""
         shape: Shape = (("user", 0, ""), ("assistant", 0, ""))
@@ -121,31 +134,41 @@ class TemplateText:
         pieces = _split(text)
         indices = [index for _, index in pieces.keys]
         contents = [index for kind, index in pieces.keys if kind == "m"]
-        needed = [i for i, (_, n_calls, calls) in enumerate(shape) if not n_calls and not calls]
+        needed = [i for i, (role, n_calls, calls) in enumerate(shape) if not n_calls and not (calls and role == "assistant")]
         complete = set(needed) <= set(contents) and len(set(contents)) == len(contents)
         return pieces if complete and indices == sorted(indices) else None
 
     def _conversation(self, shape: Shape, reasoned: frozenset[int] = frozenset()) -> list[dict[str, Json]]:
         conversation: list[dict[str, Json]] = []
-        for index, (role, n_calls, calls_json) in enumerate(shape):
+        n_answers = 0
+        for index, (role, n_calls, extra) in enumerate(shape):
             message: dict[str, Json] = {"role": role, "content": _MARKER.format(kind="m", index=index)}
+            if role == "tool":
+                message["tool_call_id"] = self._identity(extra, n_answers)
+                message["name"] = extra or UNKNOWN_TOOL
+                n_answers += 1
+            elif role == "assistant":
+                calls = json.loads(extra or "[]")
+                calls += [{"name": _MARKER.format(kind="c", index=index), "arguments": {}} for _ in range(n_calls)]
+                if calls:
+                    message["tool_calls"] = [self._call(call, n_answers + i) for i, call in enumerate(calls)]
             if index in reasoned:
                 thought = _MARKER.format(kind="r", index=index)
                 if self._reasoning_field:
                     message["reasoning_content"] = thought
                 else:
                     message["content"] = f"<think>\n{thought}\n</think>\n\n{message['content']}"
-            calls = json.loads(calls_json or "[]")
-            calls += [{"name": _MARKER.format(kind="c", index=index), "arguments": {}} for _ in range(n_calls)]
-            if calls:
-                message["tool_calls"] = [self._call(call, f"{i:09}") for i, call in enumerate(calls)]
             conversation.append(message)
         return conversation
 
-    def _call(self, call: dict[str, Json], identity: str) -> dict[str, Json]:
+    def _call(self, call: dict[str, Json], number: int) -> dict[str, Json]:
+        identity = self._identity(call["name"], number)
         if self._text_arguments:
             call = {**call, "arguments": json.dumps(call["arguments"], ensure_ascii=False)}
         return {"id": identity, "type": "function", "function": call}
+
+    def _identity(self, name: str, number: int) -> str:
+        return f"functions.{name or UNKNOWN_TOOL}:{number}" if self._named_ids else f"{number:09}"
 
 
 @dataclass(frozen=True, slots=True)
