@@ -118,13 +118,13 @@ def _print(name: str, checker: ReplayCheck, rescorer: Rescorer) -> None:
         "prefixes": f"{report.rendered} segments written again, the same ids",
         "rewards": f"{report.verdicts} verdicts, {report.turn_rewards} rewards of single turns",
         "ledger": f"{report.recredited} trained trajectories have the advantages that their rewards give",
-        "log-probs": f"{rescorer.tokens} tokens re-scored with the weights of versions {versions}, "
+        "log-probs": f"{rescorer.tokens} tokens re-scored with the weights of version {versions}, "
         f"largest difference {rescorer.largest:.1e}",
     }
     if report.unrendered:
         lines["not rendered"] = f"{report.unrendered} segments: another version of the environment, or a context of its own"
     if rescorer.gone:
-        lines["not scored"] = f"{rescorer.skipped} tokens of versions {_span(rescorer.gone)}: the weights are gone"
+        lines["not scored"] = f"{rescorer.skipped} tokens of version {_span(rescorer.gone)}: the weights are gone"
     width = max(map(len, lines))
     for subject, text in lines.items():
         print(f"  {subject:<{width}}  {text}")
@@ -132,4 +132,6 @@ def _print(name: str, checker: ReplayCheck, rescorer: Rescorer) -> None:
 
 
 def _span(versions: set[int]) -> str:
-    return f"{min(versions)}-{max(versions)}" if versions else "(none)"
+    if len(versions) <= 1:
+        return str(*versions) or "none"
+    return f"{min(versions)} to {max(versions)}"

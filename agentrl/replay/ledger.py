@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -87,5 +88,5 @@ def _compare(
     )
 
 
-def _tensor(array: object) -> Tensor:
-    return torch.as_tensor(array).clone()
+def _tensor(array: np.ndarray) -> Tensor:
+    return torch.from_numpy(np.array(array, dtype=np.float32))

@@ -49,7 +49,7 @@ def prompt_shape(messages: Sequence[Message]) -> Shape:
 
 
 class NotASuffix(UsageError):
-    """The template rewrites what it wrote before: new messages do not only append."""
+    """The template rewrites what it wrote before, or does not write what is new: messages do not only append."""
 
 
 class TemplateText:
@@ -114,11 +114,11 @@ class TemplateText:
         return _split(self._render(self._conversation(shape, reasoned), tools, True))
 
     def cut_whole_with(self, shape: Shape, n_new: int, reasoned: frozenset[int] = frozenset(), tools_json: str = "") -> Pieces:
-        """The same; `UsageError` unless the last ``n_new`` messages are there, once each and in order."""
+        """The same; `NotASuffix` unless the last ``n_new`` messages are there, once each and in order."""
         pieces = self.cut_whole(shape, reasoned, tools_json)
         shown = [index for kind, index in pieces.keys if kind == "m" and index >= len(shape) - n_new]
         if shown != list(range(len(shape) - n_new, len(shape))):
-            raise UsageError(f"{self._name}: the template drops, repeats or reorders the last messages of {_roles(shape)}")
+            raise NotASuffix(f"{self._name}: the template drops, repeats or reorders the last messages of {_roles(shape)}")
         return pieces
 
     def end_of_turn(self) -> str:
