@@ -68,7 +68,7 @@ def make_plan(resolved: Resolved, name: str | None, store: TrajectoryStore, stor
     if store.find_run(name) is not None or folder.exists():
         raise UsageError(f"A run named '{name}' exists already. Continue it with: agentrl train --resume {name}")
     model = _model_line(config, environment)
-    chat = _chat_lines(config, environment)
+    chat = chat_lines(config, environment)
     reason = _sandbox(config)
     lines = {
         "run": f"{name} (seed {config.seed}), files in {folder}",
@@ -127,7 +127,7 @@ def _model_line(config: RunConfig, environment: Environment) -> str:
     return f"{config.model.path}, no warm start"
 
 
-def _chat_lines(config: RunConfig, environment: Environment) -> dict[str, str]:
+def chat_lines(config: RunConfig, environment: Environment) -> dict[str, str]:
     """How calls are read and what becomes of earlier turns; a conversation that the template can't carry is refused."""
     settings = config.model
     if settings.path is None:

@@ -162,9 +162,23 @@ class _Conversation:
             sampling=self.runner.sampling,
             seed=_turn_seed(self.opened.seed, self.episode.n_turns),
         )
-        generation = await self.runner.engine.generate(request)
+        generation, late = await self._in_time(request)
         self.runner.sampled_tokens += len(generation.token_ids)
-        return generation, Termination.ABORTED if generation.finish_reason is FinishReason.ABORT else budget
+        if generation.finish_reason is FinishReason.ABORT:
+            budget = Termination.TRUNCATED_TIME if late else Termination.ABORTED
+        return generation, budget
+
+    async def _in_time(self, request: GenerateRequest) -> tuple[Generation, bool]:
+        """The engine's answer, and whether it was cut short because the episode's time ran out."""
+        left = self.runner.environment.max_seconds - (time.monotonic() - self.started)
+        running = asyncio.ensure_future(self.runner.engine.generate(request))
+        try:
+            done, _ = await asyncio.wait({running}, timeout=max(left, 0.0))
+            if not done:
+                self.runner.engine.release(request.session)
+            return await running, not done
+        finally:
+            running.cancel()
 
     async def _store(self, segment: Segment, text: str, outcome: TurnOutcome, generation: Generation) -> None:
         self.runner.tool_s += outcome.tool_s

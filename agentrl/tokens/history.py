@@ -28,7 +28,8 @@ class History:
         self._tools = tools
         self._n_given = len(self.messages)
         self._sampled: dict[int, list[int]] = {}
-        self._reasoning: frozenset[int] = frozenset()
+        self._reasoned: frozenset[int] = frozenset()
+        self._in_prompt: frozenset[int] = frozenset()
 
     def open(self, transcript: Transcript) -> None:
         """Append the prompt of the first turn."""
@@ -40,14 +41,15 @@ class History:
         self.messages.append(Message("assistant", text))
         self._sampled[index] = [int(i) for i in token_ids]
         if self._chat.follows and self._reasoning_end(text):
-            self._reasoning |= {index}
+            self._reasoned |= {index}
+            self._in_prompt |= {index}
 
     def observe(self, transcript: Transcript, new: Sequence[Message]) -> bool:
         """Append the messages that answer the turn; True when that took a new context, since the template rewrote the rest."""
         ids, rewrites = self.next_ids(new)
         if rewrites:
             transcript.start_context()
-            self._reasoning = self._shown(new)
+            self._in_prompt = self._shown(new)
         transcript.append_observation(ids)
         self.messages.extend(new)
         return rewrites
@@ -57,7 +59,7 @@ class History:
         if not self._chat.follows:
             return self._appended(new), False
         try:
-            if self._reasoning <= self._shown(new):
+            if self._in_prompt <= self._shown(new):
                 return self._appended(new), False
         except NotASuffix:
             pass
@@ -65,7 +67,7 @@ class History:
 
     def closing_ids(self, new: Sequence[Message]) -> list[int]:
         """The last of those ids: what the template writes after the content of ``new[-1]``."""
-        pieces = self._chat.text.cut_whole(self._shape(new), self._reasoning, self._tools_json())
+        pieces = self._chat.text.cut_whole(self._shape(new), self._reasoned, self._tools_json())
         return self._chat.encode_template(pieces.texts[-1])
 
     def _appended(self, new: Sequence[Message]) -> list[int]:
@@ -74,18 +76,18 @@ class History:
 
     def _shown(self, new: Sequence[Message]) -> frozenset[int]:
         """Turns whose reasoning the template shows once ``new`` are there."""
-        pieces = self._chat.text.cut_whole(self._shape(new), self._reasoning, self._tools_json())
+        pieces = self._chat.text.cut_whole(self._shape(new), self._reasoned, self._tools_json())
         return frozenset(index for kind, index in pieces.keys if kind == "r")
 
     def _rewritten(self, new: Sequence[Message]) -> list[int]:
         messages = [*self.messages, *new]
-        pieces = self._chat.text.cut_whole_with(self._shape(new), len(new), self._reasoning, self._tools_json())
+        pieces = self._chat.text.cut_whole_with(self._shape(new), len(new), self._reasoned, self._tools_json())
 
         def content(kind: str, index: int) -> list[int]:
             text = messages[index].content
             if index not in self._sampled:
                 return self._chat.encode_content(text)
-            end = self._reasoning_end(text) if index in self._reasoning else 0
+            end = self._reasoning_end(text) if index in self._reasoned else 0
             if kind == "r":
                 return self._chat.encode_content(_thought(text[:end]))
             return self._tail(self._sampled[index], text[end:].lstrip() if end else text)
