@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from uuid import UUID
 
 from agentrl.config.algorithm import AlgorithmConfig
 from agentrl.environment.base import Environment
@@ -163,8 +162,3 @@ def _check_budgets(stored: StoredTrajectory, environment: Environment) -> None:
         wrong = f"it says {ended.value} after {stored.n_tokens} of {environment.max_tokens} tokens"
     if wrong:
         raise drift(stored, last, None, f"{wrong}; the end is another one, or the environment changed without a new version")
-
-
-def pages(ended: Sequence[tuple[UUID, int]], size: int) -> list[Sequence[tuple[UUID, int]]]:
-    """``ended`` cut into pieces of ``size``."""
-    return [ended[at : at + size] for at in range(0, len(ended), size)]
