@@ -55,6 +55,8 @@ def _print(name: str, stored: StoredRun) -> None:
         "log-probs": f"{rescorer.tokens} tokens re-scored with the weights of version {_span(rescorer.versions)}, "
         f"largest difference {rescorer.largest:.1e}",
     }
+    if report.contexts > report.trajectories:
+        lines["contexts"] = f"{report.contexts}: in some trajectories the history was rewritten"
     if report.unrendered:
         lines["not rendered"] = f"{report.unrendered} segments: another version of the environment, or a context of its own"
     if rescorer.gone:

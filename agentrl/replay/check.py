@@ -36,6 +36,7 @@ class Report:
 
     trajectories: int = 0
     segments: int = 0
+    contexts: int = 0
     actions: int = 0
     rendered: int = 0
     unrendered: int = 0
@@ -98,6 +99,7 @@ class ReplayCheck:
         report = self.report
         report.trajectories += 1
         report.segments += len(stored.segments)
+        report.contexts += len({s.context for s in stored.segments})
         report.actions += sum(s.n_act for s in stored.segments)
         report.rendered += rendered
         report.unrendered += len(stored.segments) - rendered

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from uuid import UUID
 
 import numpy as np
@@ -31,8 +32,10 @@ _REWRITE = """
 """
 
 
-def test_whole_run__holds_no_lie(learned: str, command_line: CommandLine) -> None:
-    output = command_line.run("replay", "check", "learned", "--limit", "300")
+def test_whole_run__holds_no_lie_by_the_command_of_the_docs(learned: str, command_line: CommandLine) -> None:
+    page = Path(__file__).parents[2] / "docs" / "howto" / "check-a-run.md"
+    (command,) = re.findall(r"^agentrl (replay .*)$", page.read_text(), re.M)
+    output = command_line.run(*command.replace("latest", "learned").split())
     assert "No lie was found." in output
     assert re.search(r"checked +300 trajectories", output)
     assert re.search(r"re-scored with the weights of version \d+ to \d+", output)

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from uuid import uuid4
 
 import numpy as np
 import pytest
-from replay_samples import FIRST, Evidence, World, call, forged, resealed
+from replay_samples import CONTEXT, FIRST, Evidence, World, call, forged, resealed
 
+from agentrl.config.algorithm import AlgorithmConfig
 from agentrl.errors import TokenDrift
+from agentrl.replay.ledger import check_step
+from agentrl.trainer.batch import build_batch
+from agentrl.trainer.credit import assign_credit
 from agentrl.types import FinishReason, Outcome, Termination
 
 
@@ -72,7 +77,7 @@ def test_changed_observation_id__is_found_with_its_token(world: World, ended: Ev
     assert "another prefix" in said or "no message" in said or "in a content" in said
 
 
-def test_changed_observation_id_alone__does_not_fit_its_text(world: World, ended: Evidence) -> None:
+def test_text_is_the_ids__a_changed_id_does_not_fit_its_text(world: World, ended: Evidence) -> None:
     observation = ended.stored.segments[1].observation.copy()
     observation[3] += 1
     assert "segment 1: the observation's ids decode to another text" in lie(world, forged(ended, 1, observation=observation))
@@ -160,6 +165,31 @@ def test_other_verdict__gives_other_advantages_but_a_regrade_does_not(world: Wor
         world.checker().check_step([other], replace(evidence, verdicts=[0.25]))
 
 
+def test_group_advantages__are_computed_again_over_the_whole_step(world: World, ended: Evidence) -> None:
+    group = uuid4()
+    other = world.play(["stop"], number=4).stored
+    assert other.reward is not None
+    members = [replace(s, group=group, seat=i) for i, s in enumerate((ended.stored, other))]
+    settings = AlgorithmConfig(advantage="group", critic=None, group_size=2, group_std=False, truncation="zero")
+    credit = assign_credit(build_batch(members, max_context=CONTEXT), None, settings)
+    evidence = world.step(members)
+    trained = [
+        replace(t, values=None, returns=None, advantages=a.numpy())
+        for t, a in zip(evidence.trained, credit.advantages, strict=True)
+    ]
+    evidence = replace(evidence, trained=trained)
+    assert check_step(members, evidence, settings, CONTEXT) == 2
+    with pytest.raises(TokenDrift, match=f"{other.id}|{ended.stored.id}"):
+        check_step(members, replace(evidence, verdicts=[1.0, 0.0]), settings, CONTEXT)
+    assert check_step(members, replace(evidence, n_trajectories=3), settings, CONTEXT) == 0, "a member is gone"
+
+
+def test_bootstrapped_credit__is_left_out(world: World, spent: Evidence) -> None:
+    checker = world.checker()
+    checker.check_step([spent.stored], world.step([spent.stored]))
+    assert checker.report.recredited == 0
+
+
 def test_more_trained_than_sampled__is_found(world: World, ended: Evidence) -> None:
     evidence = world.step([ended.stored])
     longer = replace(evidence.trained[0], advantages=np.zeros(99, np.float32))
@@ -167,26 +197,26 @@ def test_more_trained_than_sampled__is_found(world: World, ended: Evidence) -> N
         world.checker().check_step([ended.stored], replace(evidence, trained=[longer]))
 
 
-def test_truncation_called_natural_end__is_found(world: World, spent: Evidence, cut: Evidence) -> None:
+def test_end_is_told__truncation_called_natural_end_is_found(world: World, spent: Evidence, cut: Evidence) -> None:
     said = lie(world, resealed(spent, termination=Termination.TERMINATED))
     assert "segment 3: the environment answered the last turn" in said
     said = lie(world, resealed(cut, termination=Termination.TERMINATED))
     assert "segment 1: the last turn was cut" in said
 
 
-def test_natural_end_called_truncation__is_found(world: World, ended: Evidence) -> None:
+def test_end_is_told__natural_end_called_truncation_is_found(world: World, ended: Evidence) -> None:
     assert "ended by itself" in lie(world, resealed(ended, termination=Termination.TRUNCATED_TURN_TOKENS))
     short = world.play(["stop"], number=3)
     assert "after 1 of 3 turns" in lie(world, resealed(short, termination=Termination.TRUNCATED_TURNS))
 
 
-def test_budget_of_another_kind__is_found(world: World, spent: Evidence, cut: Evidence) -> None:
+def test_end_is_told__budget_of_another_kind_is_found(world: World, spent: Evidence, cut: Evidence) -> None:
     assert "the last turn was cut" in lie(world, resealed(cut, termination=Termination.TRUNCATED_TIME))
     assert "of 240 tokens" in lie(world, resealed(cut, termination=Termination.TRUNCATED_TOKENS))
     assert "ended by itself" in lie(world, resealed(spent, termination=Termination.TRUNCATED_TURN_TOKENS))
 
 
-def test_dropped_stop_token__is_found(world: World, ended: Evidence) -> None:
+def test_sampled_tokens_train__a_dropped_stop_token_is_found(world: World, ended: Evidence) -> None:
     segment = ended.stored.segments[0]
     shorter = {name: getattr(segment, name)[:-1] for name in ("action", "logprobs", "versions")}
     assert f"segment 0, token {segment.n_obs + segment.n_act - 2}: finish reason stop" in lie(
@@ -194,18 +224,18 @@ def test_dropped_stop_token__is_found(world: World, ended: Evidence) -> None:
     )
 
 
-def test_stop_token_in_the_middle__is_found(world: World, ended: Evidence) -> None:
+def test_sampled_tokens_train__a_stop_token_in_the_middle_is_found(world: World, ended: Evidence) -> None:
     action = ended.stored.segments[0].action.copy()
     action[1] = world.chat.end_of_turn_id
     assert "a stop token inside of a turn" in lie(world, forged(ended, 0, action=action))
 
 
-def test_cut_turn_that_called_a_tool__is_found(world: World, cut: Evidence, ended: Evidence) -> None:
+def test_text_is_the_ids__a_cut_turn_that_called_a_tool_is_found(world: World, cut: Evidence, ended: Evidence) -> None:
     calls = ended.stored.segments[0].tool_calls
     assert "half a call may have been run" in lie(world, forged(cut, 1, tool_calls=calls))
 
 
-def test_other_call_than_the_text_makes__is_found(world: World, ended: Evidence) -> None:
+def test_text_is_the_ids__another_call_than_the_text_makes_is_found(world: World, ended: Evidence) -> None:
     assert "its text makes 1 tool calls, not the 0" in lie(world, forged(ended, 0, tool_calls=()))
 
 
@@ -219,7 +249,7 @@ def test_missing_segment__is_found(world: World, ended: Evidence) -> None:
     assert "segment 1 is missing" in lie(world, resealed(ended, segments=[ended.stored.segments[i] for i in (0, 2)]))
 
 
-def test_other_lengths_and_numbers_that_are_no_logprobs__are_found(world: World, ended: Evidence) -> None:
+def test_equal_lengths__other_lengths_and_numbers_that_are_no_logprobs_are_found(world: World, ended: Evidence) -> None:
     segment = ended.stored.segments[0]
     short = replace(segment, logprobs=segment.logprobs[1:])
     stored = replace(ended.stored, segments=[short, *ended.stored.segments[1:]])
