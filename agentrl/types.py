@@ -241,6 +241,10 @@ class Sampling:
     """0 means off."""
 
 
+OUTSIDE = "outside"
+"""The sandbox of an episode that an agent program outside of the library drove."""
+
+
 @dataclass(frozen=True, slots=True)
 class Lineage:
     """What produced a trajectory; stored with it so that a trainer can refuse what its loss can't use."""

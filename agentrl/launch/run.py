@@ -67,7 +67,7 @@ def create_run(plan: Plan, store: TrajectoryStore) -> RunRow:
         batch_max=config.trainer.batch,
         group_size=config.algorithm.group_size,
         target_steps=config.trainer.steps,
-        max_running=config.rollout.concurrency * config.rollout.workers,
+        max_running=config.rollout.concurrency * max(1, config.rollout.workers),
         max_attempts=config.rollout.max_attempts,
         lease_s=config.rollout.lease_s,
         max_age_s=config.staleness.max_age_s,

@@ -25,7 +25,7 @@ from agentrl.tokens.audit import check_trajectory, drift
 from agentrl.tokens.chat_format import ChatFormat
 from agentrl.trainer.batch import BatchTrajectory, build_batch
 from agentrl.trainer.gate import check_rewards, check_tokens
-from agentrl.types import DropReason, FinishReason, Outcome, StoredTrajectory, Task, Termination
+from agentrl.types import OUTSIDE, DropReason, FinishReason, Outcome, StoredTrajectory, Task, Termination
 
 _LIES = (DropReason.TOKEN_DRIFT, DropReason.NON_FINITE, DropReason.BAD_VERSIONS, DropReason.UNGRADED)
 
@@ -107,9 +107,11 @@ class ReplayCheck:
         report.verdicts += stored.reward is not None
 
     def _environment_of(self, stored: StoredTrajectory) -> Environment | None:
-        """Another version of the environment may write other prompts: nothing could be told from a difference."""
-        environment = self._environment
-        return environment if environment and environment.version == stored.lineage.environment_version else None
+        """None where nothing could be told from a difference: another version, or a program outside that wrote the prompts."""
+        environment, lineage = self._environment, stored.lineage
+        if environment is None or lineage.sandbox == OUTSIDE:
+            return None
+        return environment if environment.version == lineage.environment_version else None
 
     def _check_lineage(self, stored: StoredTrajectory) -> None:
         for name, own in (("tokenizer", self._chat.tokenizer_hash), ("chat template", self._chat.template_hash)):

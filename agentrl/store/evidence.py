@@ -16,8 +16,10 @@ from agentrl.types import Segment, Task
 _FLOAT32 = np.dtype("<f4")
 
 _ENDED = """
-  select id, start_version from agentrl.trajectory
-  where run = %s and complete and outcome <> 'infrastructure' order by started_at desc, id desc limit %s
+  select t.id, t.start_version from agentrl.trajectory t
+  where t.run = %s and t.complete and t.outcome <> 'infrastructure'
+    and not exists (select from agentrl.grade_job g where g.trajectory = t.id)
+  order by t.started_at desc, t.id desc limit %s
 """
 _TASKS = """
   select t.id, k.task_id, k.payload, k.split
@@ -55,7 +57,7 @@ class StepEvidence:
 
 
 def ended_trajectories(store: PostgresConnection, run: int, limit: int | None) -> list[tuple[UUID, int]]:
-    """(id, start version) of trajectories that ended, except by a failure of ours; newest first."""
+    """(id, start version) of trajectories that ended and wait for no verdict, failures of ours left out; newest first."""
     return [(identity, start) for identity, start in store.rows(_ENDED, (run, limit))]
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from agentrl.errors import TokenDrift
 from agentrl.tokens.call_values import Schemas
 from agentrl.tokens.chat_format import ChatFormat
-from agentrl.types import FinishReason, Segment, StoredTrajectory, Termination
+from agentrl.types import OUTSIDE, FinishReason, Segment, StoredTrajectory, Termination
 
 MAX_LOGPROB = 1e-6
 """A recorded log-prob above it can't be one: rounding explains less."""
@@ -130,5 +130,5 @@ def _check_end(stored: StoredTrajectory) -> None:
     if ended in (Termination.TRUNCATED_TURNS, Termination.TRUNCATED_TIME) and cut and not by_time:
         raise drift(stored, turn, None, f"the last turn was cut, but the episode is said to be {ended.value}")
     early = next((s for s in acting[:-1] if s.finish_reason is not FinishReason.STOP), None)
-    if early is not None:
+    if early is not None and stored.lineage.sandbox != OUTSIDE:  # a client may go on after a turn that was cut
         raise drift(stored, early, None, "a turn that was cut is followed by another one")

@@ -15,7 +15,7 @@ from agentrl.errors import TokenDrift
 from agentrl.replay.ledger import check_step
 from agentrl.trainer.batch import build_batch
 from agentrl.trainer.credit import assign_credit
-from agentrl.types import FinishReason, Outcome, Termination
+from agentrl.types import OUTSIDE, FinishReason, Outcome, Termination
 
 
 @pytest.fixture(scope="module")
@@ -286,6 +286,16 @@ def test_other_version_of_the_environment__is_not_rendered(world: World, ended: 
     checker = world.checker()
     checker.check([resealed(ended, lineage=lineage)])
     assert (checker.report.rendered, checker.report.unrendered) == (0, 3)
+
+
+def test_program_outside__wrote_prompts_that_nobody_else_can_write(world: World, cut: Evidence, ended: Evidence) -> None:
+    again = [*cut.stored.segments, replace(cut.stored.segments[1], index=2)]
+    checker = world.checker()
+    checker._rescorer = None
+    outside = replace(cut.stored.lineage, sandbox=OUTSIDE)
+    checker.check([resealed(cut, lineage=outside, segments=again)])
+    assert (checker.report.rendered, checker.report.unrendered) == (0, 3)
+    assert "followed by another one" in lie(world, resealed(cut, segments=again))
 
 
 def test_weights_that_are_gone__are_said_not_to_be_scored(world: World, ended: Evidence) -> None:
