@@ -44,6 +44,29 @@ class FinishReason(StrEnum):
     """The engine was told to stop; the tokens so far are valid."""
 
 
+class ToolFormat(StrEnum):
+    """How a model writes tool calls into its text."""
+
+    HERMES = "hermes"
+    """``<tool_call>{"name": ..., "arguments": {...}}</tool_call>``: Hermes, Qwen2.5, Qwen3."""
+    QWEN3_CODER = "qwen3_coder"
+    """``<tool_call><function=NAME><parameter=KEY>value</parameter></function></tool_call>``."""
+    LLAMA3_JSON = "llama3_json"
+    """The turn is ``{"name": ..., "parameters": {...}}``, or several of them; ``<|python_tag|>`` may precede it."""
+    MISTRAL = "mistral"
+    """``[TOOL_CALLS][{"name": ..., "arguments": {...}}]`` or ``[TOOL_CALLS]NAME[ARGS]{...}``."""
+    DEEPSEEK = "deepseek"
+    """Calls between ``<｜tool▁calls▁begin｜>`` and its end, as DeepSeek V3, R1 and V3.1 write them."""
+    GLM = "glm"
+    """``<tool_call>NAME<arg_key>KEY</arg_key><arg_value>value</arg_value></tool_call>``."""
+    KIMI = "kimi"
+    """``<|tool_call_begin|>functions.NAME:0<|tool_call_argument_begin|>{...}<|tool_call_end|>``."""
+    FENCED = "fenced"
+    """A code block whose language names a tool with one required parameter, or a JSON block with name and arguments."""
+    RESPONSE_TEMPLATE = "response_template"
+    """Whatever the tokenizer's own ``response_template`` says, read by transformers."""
+
+
 class Termination(StrEnum):
     """How an episode ended. A natural end and each exhausted budget are different values."""
 
@@ -216,6 +239,10 @@ class Sampling:
     top_p: float = 1.0
     top_k: int = 0
     """0 means off."""
+
+
+OUTSIDE = "outside"
+"""The sandbox of an episode that an agent program outside of the library drove."""
 
 
 @dataclass(frozen=True, slots=True)

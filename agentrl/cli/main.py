@@ -12,7 +12,18 @@ import traceback
 import typer
 
 from agentrl import __version__
-from agentrl.cli import config_command, db, doctor, env_command, gateway_command, sandbox_command, show, train, workers
+from agentrl.cli import (
+    config_command,
+    db,
+    doctor,
+    env_command,
+    gateway_command,
+    replay_command,
+    sandbox_command,
+    show,
+    train,
+    workers,
+)
 from agentrl.errors import AgentRLError
 
 app = typer.Typer(
@@ -28,6 +39,7 @@ app.command("show")(show.show)
 app.command("gateway")(gateway_command.gateway)
 app.command("doctor")(doctor.doctor)
 app.add_typer(db.app, name="db")
+app.add_typer(replay_command.app, name="replay")
 app.add_typer(env_command.app, name="env")
 app.add_typer(config_command.app, name="config")
 app.add_typer(sandbox_command.app, name="sandbox")

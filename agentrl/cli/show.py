@@ -14,6 +14,7 @@ def show(
     trajectory: str = typer.Argument(..., metavar="ID", help="Trajectory id, or 'latest' for the newest ended one."),
     run: str = typer.Option("latest", "--run", help="Run in which 'latest' looks."),
     tokens: bool = typer.Option(False, "--tokens", help="Also print token ids, log-probs and versions."),
+    reasoning: bool = typer.Option(False, "--reasoning", help="Print reasoning in full, not folded."),
 ) -> None:
     """Print a trajectory: prompt, turns, tool calls and results, versions, reward, and where it went."""
     from agentrl.cli.trajectory_text import trajectory_lines
@@ -36,7 +37,7 @@ def show(
                 raise UsageError(f"{removed} `agentrl db query timeline {identity}` shows its moves and verdicts.")
             raise UsageError(f"There is no trajectory {identity}. `agentrl db query timeline ID` needs a stored id, too.")
         events = reader.query("timeline", trajectory=identity).records()
-    for line in trajectory_lines(stored, events, tokens=tokens):
+    for line in trajectory_lines(stored, events, tokens=tokens, reasoning=reasoning):
         print(line)
 
 

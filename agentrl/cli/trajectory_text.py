@@ -6,23 +6,30 @@ import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from agentrl.tokens.reasoning import answer_start, opens
 from agentrl.types import Segment, StoredTrajectory
 
 
-def trajectory_lines(stored: StoredTrajectory, events: Sequence[Mapping[str, Any]], *, tokens: bool) -> Iterator[str]:
-    """Header, one block a segment, then the events."""
+def trajectory_lines(
+    stored: StoredTrajectory, events: Sequence[Mapping[str, Any]], *, tokens: bool, reasoning: bool = False
+) -> Iterator[str]:
+    """Header, one block a segment, then the events. ``reasoning``: in full, not folded to one line."""
     reward = f"{stored.reward.value:g}" if stored.reward else "none"
     yield f"trajectory {stored.id}  ({stored.purpose.value}, task {visible(stored.task_id)}, attempt {stored.attempt})"
     yield f"  {stored.termination.value}, {stored.n_turns} turns, {stored.n_tokens} tokens, reward {reward}"
     yield f"  engine {stored.lineage.engine} {stored.lineage.engine_version}, sandbox {stored.lineage.sandbox}"
+    context = 0
     for segment in stored.segments:
-        yield from _segment_lines(segment, tokens)
+        if segment.context != context:
+            context = segment.context
+            yield f"  context {context}: the history was rewritten, what follows begins with a whole prompt"
+        yield from _segment_lines(segment, tokens, reasoning)
     yield "  events"
     for event in events:
         yield "    " + "  ".join(f"{value}" for value in event.values() if value is not None)
 
 
-def _segment_lines(segment: Segment, tokens: bool) -> Iterator[str]:
+def _segment_lines(segment: Segment, tokens: bool, reasoning: bool) -> Iterator[str]:
     yield f"  [{segment.index}] observation, {segment.n_obs} tokens"
     yield from _indented(segment.observation_text)
     if segment.n_act:
@@ -30,7 +37,8 @@ def _segment_lines(segment: Segment, tokens: bool) -> Iterator[str]:
         span = str(versions[0]) if len(versions) == 1 else f"{versions[0]}-{versions[-1]}"
         reason = segment.finish_reason.value if segment.finish_reason else "?"
         yield f"  [{segment.index}] action, {segment.n_act} tokens, version {span}, {reason}"
-        yield from _indented(segment.action_text)
+        opened = opens(segment.observation_text)
+        yield from _action_lines(segment.action_text, opened, reasoning)
     if tokens:
         yield f"      observation ids {segment.observation.tolist()}"
         for token, logprob, version in zip(segment.action, segment.logprobs, segment.versions, strict=True):
@@ -39,6 +47,14 @@ def _segment_lines(segment: Segment, tokens: bool) -> Iterator[str]:
         yield f"      call {visible(call.name)} " + visible(call.error or str(dict(call.arguments or {})))
     for result in segment.tool_results:
         yield f"      result of {visible(result.name)}{' (error)' if result.is_error else ''}, {result.duration_s * 1e3:.1f} ms"
+
+
+def _action_lines(text: str, opened: bool, reasoning: bool) -> Iterator[str]:
+    start = 0 if reasoning else answer_start(text, opened=opened)
+    if start:
+        thought = text[:start]
+        yield f"      | (reasoning: {len(thought)} characters, {thought.count(chr(10)) + 1} lines; --reasoning shows it)"
+    yield from _indented(text[start:].lstrip("\n") if start else text)
 
 
 def _indented(text: str) -> Iterator[str]:

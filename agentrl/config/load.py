@@ -5,7 +5,6 @@ Precedence: flag > file > overlay > preset > default. Every key that a user give
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import json
 import tomllib
@@ -16,6 +15,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
+from agentrl.config.nearest import nearest
 from agentrl.config.presets import PRESETS, TINY, TINY_REASON
 from agentrl.config.run import RunConfig
 from agentrl.errors import UsageError
@@ -44,12 +44,6 @@ class Resolved:
 def config_hash(config: RunConfig) -> str:
     """sha256 over the canonical JSON of the values."""
     return hashlib.sha256(json.dumps(config.model_dump(mode="json"), sort_keys=True).encode()).hexdigest()
-
-
-def nearest(word: str, known: Sequence[str]) -> str:
-    """', did you mean X?' or ''."""
-    match = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
-    return f" Did you mean '{match[0]}'?" if match else ""
 
 
 def resolve(

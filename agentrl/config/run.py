@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from agentrl.config.algorithm import AlgorithmConfig, Section
+from agentrl.config.nearest import nearest
 from agentrl.staleness import lag_bound
+from agentrl.types import ToolFormat
 
 MOST = 2**31 - 1
 """Largest count; databases and kernels agree on no larger one."""
@@ -25,6 +27,24 @@ class ModelSettings(Section):
     ffn: int = Field(192, ge=8, le=MOST)
     max_context: int = Field(192, ge=32)
     """Context window of the built model, in tokens."""
+    tool_format: str = "auto"
+    """How the model writes tool calls; auto: as its chat template does. A name of `agentrl.types.ToolFormat`."""
+    history: Literal["append", "template"] = "append"
+    """append: earlier turns stay in the prompt as they were sampled. template: where the chat template rewrites them (drops
+    reasoning, for example) a new context opens with the rewritten prompt."""
+
+    @field_validator("tool_format")
+    @classmethod
+    def _known_format(cls, value: str) -> str:
+        names = ["auto", *ToolFormat]
+        if value not in names:
+            raise ValueError(f"unknown tool format.{nearest(value, names)} Formats: {', '.join(names)}")
+        return value
+
+    @property
+    def chosen_tool_format(self) -> ToolFormat | None:
+        """None: as the chat template writes calls."""
+        return None if self.tool_format == "auto" else ToolFormat(self.tool_format)
 
 
 class WarmStart(Section):

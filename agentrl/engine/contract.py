@@ -39,6 +39,8 @@ class Generation:
     logprobs: np.ndarray
     versions: np.ndarray
     finish_reason: FinishReason
+    text: str | None = None
+    """What the engine itself decoded the ids to, control tokens included; None where it gives no text."""
     cached_tokens: int = 0
     queue_s: float = 0.0
     generate_s: float = 0.0

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, NoReturn, cast
 
 from agentrl.errors import EnvironmentFault
+from agentrl.tokens.call_values import ParsedTurn, Schemas
 from agentrl.tokens.messages import Message
+from agentrl.tokens.tool_calls import parse
 from agentrl.types import Task, Termination, ToolCall, ToolResult
 from sandboxes.contract import Sandbox
 
@@ -68,6 +70,8 @@ class Episode:
     ended: Termination | None = None
     retryable: bool = True
     """False once a tool not declared ``side_effects=False`` was called: such an episode is never run again."""
+    read: Callable[[str, Schemas], ParsedTurn] = parse
+    """Finds reasoning and tool calls in a turn's text, in the format that the run's chat template writes."""
     _turn_reward: float | None = None
 
     @property

@@ -9,8 +9,9 @@ from agentrl.environment.boundary import invoke
 from agentrl.environment.calls import run_call, shown_text, wrong
 from agentrl.environment.episode import Done, Episode, Step
 from agentrl.errors import EnvironmentFault
+from agentrl.tokens.call_values import ParsedTurn
 from agentrl.tokens.messages import Message
-from agentrl.tokens.tool_calls import ParsedTurn, parse
+from agentrl.types import ToolResult
 
 if TYPE_CHECKING:
     from agentrl.environment.base import Environment
@@ -18,10 +19,15 @@ if TYPE_CHECKING:
 
 async def calls_or_respond(environment: Environment, episode: Episode, text: str) -> Step:
     """Run the calls in ``text``, each within ``tool_timeout_s``, or ask ``respond`` where there is none."""
-    parsed = parse(text)
+    parsed = episode.read(text, {name: tool.parameters for name, tool in environment.tools.items()})
     if parsed.calls:
         return await _run_calls(environment, episode, parsed)
-    return await _respond(environment, episode, text)
+    return await _respond(environment, episode, parsed.content)
+
+
+def tool_message(environment: Environment, result: ToolResult) -> Message:
+    """How the policy reads a result. A name that the policy made up is not shown: templates write names as they are."""
+    return Message("tool", result.text, name=result.name if result.name in environment.tools else "")
 
 
 async def _respond(environment: Environment, episode: Episode, text: str) -> Step:
@@ -44,7 +50,7 @@ async def _run_calls(environment: Environment, episode: Episode, parsed: ParsedT
     calls = parsed.calls
     if environment.strict_calls and (len(calls) > 1 or parsed.content.strip()):
         result = wrong(environment, calls[0].name, "a turn is one tool call and nothing else")
-        return Step((Message("tool", result.text),), False, calls, (result,))
+        return Step((tool_message(environment, result),), False, calls, (result,))
     known = [environment.tools.get(call.name) for call in calls]
     if len(calls) > 1 and all(tool is None or tool.parallel for tool in known):
         answers = await asyncio.gather(*(run_call(environment, episode, call) for call in calls), return_exceptions=True)
@@ -59,5 +65,5 @@ async def _run_calls(environment: Environment, episode: Episode, parsed: ParsedT
             if pairs[-1][1]:
                 break
     results = tuple(result for result, _ in pairs)
-    messages = tuple(Message("tool", result.text) for result in results)
+    messages = tuple(tool_message(environment, result) for result in results)
     return Step(messages, any(done for _, done in pairs), calls, results)

@@ -8,14 +8,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from agentrl.environment.base import Environment
 from agentrl.environment.boundary import invoke, named_faults
 from agentrl.environment.episode import NO_SANDBOX, Episode, Step, Turn
 from agentrl.errors import EnvironmentFault
+from agentrl.tokens.call_values import ParsedTurn, Schemas
 from agentrl.tokens.messages import Message
+from agentrl.tokens.tool_calls import parse
 from agentrl.types import Task, Termination, ToolCall, ToolResult
 from sandboxes.contract import Sandbox
 
@@ -54,14 +56,25 @@ async def begin(
     return episode, messages
 
 
-async def take_turn(environment: Environment, episode: Episode, text: str, *, truncated: bool) -> TurnOutcome:
-    """Let the environment answer the policy's ``text`` (stop token removed). ``truncated``: it was cut before a stop token."""
+async def take_turn(
+    environment: Environment,
+    episode: Episode,
+    text: str,
+    *,
+    truncated: bool,
+    read: Callable[[str, Schemas], ParsedTurn] = parse,
+) -> TurnOutcome:
+    """Let the environment answer the policy's ``text`` (stop token removed). ``truncated``: it was cut before a stop token.
+
+    ``read`` finds reasoning and tool calls in the text; by default calls are written as ``<tool_call>{...}</tool_call>``.
+    """
     if episode.ended is not None:
         raise ValueError(f"task {episode.task.id!r}: the episode has ended ({episode.ended}); it takes no further turn")
     if truncated:
         episode.turns.append(Turn(text))
         await end(environment, episode, Termination.TRUNCATED_TURN_TOKENS)
         return TurnOutcome((), episode.ended)
+    episode.read = read
     started = time.perf_counter()
     step = await _step(environment, episode, text)
     tool_s = time.perf_counter() - started

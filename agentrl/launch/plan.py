@@ -14,9 +14,10 @@ from pathlib import Path
 
 from agentrl.config.load import Resolved
 from agentrl.config.run import RunConfig
-from agentrl.environment.base import Environment
+from agentrl.environment.base import Environment, checked_tasks
 from agentrl.errors import NotReadyError, UsageError
 from agentrl.store.contract import TrajectoryStore
+from agentrl.types import ToolFormat
 from sandboxes.choose import choose
 from sandboxes.contract import SandboxError
 
@@ -67,6 +68,7 @@ def make_plan(resolved: Resolved, name: str | None, store: TrajectoryStore, stor
     if store.find_run(name) is not None or folder.exists():
         raise UsageError(f"A run named '{name}' exists already. Continue it with: agentrl train --resume {name}")
     model = _model_line(config, environment)
+    chat = chat_lines(config, environment)
     reason = _sandbox(config)
     lines = {
         "run": f"{name} (seed {config.seed}), files in {folder}",
@@ -74,6 +76,7 @@ def make_plan(resolved: Resolved, name: str | None, store: TrajectoryStore, stor
         "store": store_description,
         "sandbox": f"{reason}; {config.sandbox.pool_size} warm",
         "model": model,
+        **chat,
         "engine": f"{config.engine.kind}, in the rollout process: no SGLang server is configured; "
         f"temperature {config.engine.temperature:g}, {config.engine.slots} slots",
         "algorithm": _algorithm_line(config),
@@ -124,6 +127,34 @@ def _model_line(config: RunConfig, environment: Environment) -> str:
 
     open_model_dir(Path(config.model.path))
     return f"{config.model.path}, no warm start"
+
+
+def chat_lines(config: RunConfig, environment: Environment) -> dict[str, str]:
+    """How calls are read and what becomes of earlier turns; a conversation that the template can't carry is refused."""
+    settings = config.model
+    if settings.path is None:
+        if settings.chosen_tool_format not in (None, ToolFormat.HERMES):
+            raise UsageError(
+                f"A model that is built here writes tool calls as hermes: model.tool_format={settings.tool_format} needs a "
+                "--model that writes them so."
+            )
+        return {"tool calls": "hermes, as the built model's chat template writes them"}
+    from agentrl.tokens.chat_format import ChatFormat
+
+    follows = settings.history == "template"
+    chat = ChatFormat(Path(settings.path), tool_format=settings.chosen_tool_format, follow=follows)
+    task = checked_tasks(environment, "train", config.seed, 1)[0]
+    chat.rehearse(environment.messages(task), environment.tool_schemas())
+    history = "earlier turns stay as sampled"
+    if dropped := chat.drops_reasoning_after():
+        does = f"the template drops earlier reasoning before a {' or '.join(dropped)} message"
+        kept = "a new context opens there" if follows else "here it stays (model.history=template follows the template)"
+        history = f"{does}; {kept}"
+    elif follows:
+        history = "as the template writes it; where it rewrites earlier turns a new context opens"
+    if chat.writes_the_date:
+        history += "; the template writes today's date, so prompts differ from day to day"
+    return {"tool calls": f"{chat.tool_format.value}: {chat.tool_format_reason}", "history": history}
 
 
 def _sandbox(config: RunConfig) -> str:

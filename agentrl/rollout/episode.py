@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from uuid import UUID
 
@@ -25,7 +24,7 @@ from agentrl.environment.turn import TurnOutcome, begin, end, take_turn
 from agentrl.errors import EngineError, EnvironmentFault, TokenDrift
 from agentrl.store.contract import TrajectoryStore
 from agentrl.tokens.chat_format import ChatFormat
-from agentrl.tokens.messages import Message
+from agentrl.tokens.history import History
 from agentrl.tokens.transcript import Transcript
 from agentrl.types import EpisodeEnd, FinishReason, Opened, Outcome, Reward, Sampling, Segment, Termination, Timings
 from sandboxes.contract import SandboxError, SandboxPool
@@ -45,6 +44,8 @@ class EpisodeRunner:
     sampling: Sampling
     sampled_tokens: int = 0
     episodes: int = 0
+    rewrites: int = 0
+    """Contexts that opened because the chat template rewrote the history."""
     reward_s: float = 0.0
     tool_s: float = 0.0
     unrepeatable: set[UUID] = field(default_factory=set)
@@ -61,7 +62,8 @@ class EpisodeRunner:
                 episode, messages = await begin(
                     self.environment, opened.task, seed=opened.seed, sandbox=boxes.main, sandboxes=boxes.others
                 )
-                ending = await _Conversation(self, opened, episode, messages).act()
+                history = History(self.chat, messages, self.environment.tool_schemas())
+                ending = await _Conversation(self, opened, episode, history).act()
             ending = await self._graded(episode, ending)
         except _INFRASTRUCTURE as error:
             ending = EpisodeEnd(
@@ -84,6 +86,7 @@ class EpisodeRunner:
     def metrics(self) -> dict[str, float]:
         """Totals since the start, and the pool's gauges."""
         totals = {"episodes": self.episodes, "sampled_tokens": self.sampled_tokens}
+        totals["rewritten_contexts"] = self.rewrites
         seconds = {"reward_s": round(self.reward_s, 2), "tool_s": round(self.tool_s, 2)}
         return {**totals, **seconds, **{f"sandbox_{k}": round(v, 4) for k, v in self.pool.metrics().items()}}
 
@@ -107,14 +110,14 @@ class _Conversation:
     runner: EpisodeRunner
     opened: Opened
     episode: Episode
-    history: list[Message]
+    history: History
     transcript: Transcript = field(default_factory=Transcript)
     started: float = field(default_factory=time.monotonic)
 
     async def act(self) -> EpisodeEnd:
         """Turn after turn until something ends the episode; each turn is stored before the next begins."""
         environment = self.runner.environment
-        self.transcript.append_observation(self.runner.chat.prompt(self.history, environment.tool_schemas()))
+        self.history.open(self.transcript)
         while True:
             ended = self._exhausted()
             if ended is not None:
@@ -122,14 +125,16 @@ class _Conversation:
                 return await self._ending(ended)
             generation, budget = await self._generate()
             truncated = generation.finish_reason is not FinishReason.STOP
+            if generation.text is not None:
+                self.runner.chat.check_text(generation.token_ids.tolist(), generation.text)
             segment = self.transcript.append_action(generation)
             text = self.runner.chat.decode_action(generation.token_ids.tolist())
-            outcome = await take_turn(environment, self.episode, text, truncated=truncated)
+            outcome = await take_turn(environment, self.episode, text, truncated=truncated, read=self.runner.chat.parse)
             await self._store(segment, text, outcome, generation)
             ended = budget if truncated else outcome.ended
-            self.history.append(Message("assistant", text))
+            self.history.act(text, generation.token_ids.tolist())
             if outcome.messages and ended is not Termination.TERMINATED:
-                self._observe(outcome.messages, generation)
+                self.runner.rewrites += self.history.observe(self.transcript, outcome.messages)
             if ended is not None:
                 self.episode.ended = ended
                 return await self._ending(ended)
@@ -161,9 +166,23 @@ class _Conversation:
             sampling=self.runner.sampling,
             seed=_turn_seed(self.opened.seed, self.episode.n_turns),
         )
-        generation = await self.runner.engine.generate(request)
+        generation, late = await self._in_time(request)
         self.runner.sampled_tokens += len(generation.token_ids)
-        return generation, Termination.ABORTED if generation.finish_reason is FinishReason.ABORT else budget
+        if generation.finish_reason is FinishReason.ABORT:
+            budget = Termination.TRUNCATED_TIME if late else Termination.ABORTED
+        return generation, budget
+
+    async def _in_time(self, request: GenerateRequest) -> tuple[Generation, bool]:
+        """The engine's answer, and whether it was cut short because the episode's time ran out."""
+        left = self.runner.environment.max_seconds - (time.monotonic() - self.started)
+        running = asyncio.ensure_future(self.runner.engine.generate(request))
+        try:
+            done, _ = await asyncio.wait({running}, timeout=max(left, 0.0))
+            if not done:
+                self.runner.engine.release(request.session)
+            return await running, not done
+        finally:
+            running.cancel()
 
     async def _store(self, segment: Segment, text: str, outcome: TurnOutcome, generation: Generation) -> None:
         self.runner.tool_s += outcome.tool_s
@@ -178,14 +197,12 @@ class _Conversation:
         )
         await asyncio.to_thread(self.runner.store.write_segment, self.opened, stored)
 
-    def _observe(self, messages: Sequence[Message], generation: Generation) -> None:
-        last = int(generation.token_ids[-1]) if len(generation.token_ids) else None
-        self.transcript.append_observation(self.runner.chat.observation(self.history, messages, last))
-        self.history.extend(messages)
-
     async def _ending(self, termination: Termination) -> EpisodeEnd:
-        """Store the state after the last turn, from which credit may bootstrap, when no verdict will stand for it."""
-        if not is_gradable(self.runner.environment, termination) and self._room()[0] >= 0:
+        """Store the state after the last turn where a budget ended the episode.
+
+        Credit may bootstrap from it, and it tells an episode that was to go on from one that ended by itself.
+        """
+        if termination is not Termination.TERMINATED and self._room()[0] >= 0:
             last = self.transcript.close()
             if last is not None:
                 text = self.runner.chat.decode(last.observation.tolist())

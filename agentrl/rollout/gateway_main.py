@@ -24,7 +24,7 @@ from agentrl.rollout.upkeep import Freshness, keep_leases
 from agentrl.store.contract import Change, RunRow, TrajectoryStore
 from agentrl.store.patience import outlasting
 from agentrl.tokens.chat_format import ChatFormat
-from agentrl.types import Lineage, Origin, Sampling
+from agentrl.types import OUTSIDE, Lineage, Origin, Sampling
 
 
 class _Server(uvicorn.Server):
@@ -56,7 +56,8 @@ async def _serve(
     if first is None:
         return
     model_dir = Path(config.model.path) if config.model.path else folder / "model"
-    chat, engine = ChatFormat(model_dir), LocalEngine(model_dir, slots=config.engine.slots)
+    chat = ChatFormat(model_dir, tool_format=config.model.chosen_tool_format)
+    engine = LocalEngine(model_dir, slots=config.engine.slots)
     await engine.load(first)
     sampling = Sampling(temperature=config.engine.temperature)
     name = f"{socket.gethostname()}:{os.getpid()}:gateway"
@@ -128,6 +129,6 @@ def _lineage(
         logprob_kind=engine.info.logprob_kind,
         environment=environment.name,
         environment_version=environment.version,
-        sandbox="outside",
+        sandbox=OUTSIDE,
         origin=origin,
     )

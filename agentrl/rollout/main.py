@@ -66,7 +66,8 @@ async def _serve(
         None if config.sandbox.provider == "auto" else config.sandbox.provider, config.sandbox.unsafe_local_execution
     )
     model_dir = Path(config.model.path) if config.model.path else folder / "model"
-    chat = ChatFormat(model_dir)
+    chat = ChatFormat(model_dir, tool_format=config.model.chosen_tool_format, follow=config.model.history == "template")
+    log.info("chat format", tool_calls=f"{chat.tool_format} ({chat.tool_format_reason})", history=config.model.history)
     engine = LocalEngine(model_dir, slots=config.engine.slots)
     pool = Pool(provider, min(config.sandbox.pool_size, EVALUATION_POOL) if evaluate else config.sandbox.pool_size)
     sampling = Sampling(temperature=config.engine.temperature)

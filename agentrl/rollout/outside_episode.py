@@ -23,8 +23,8 @@ from agentrl.engine.contract import Engine, GenerateRequest, Generation
 from agentrl.errors import UsageError
 from agentrl.rollout.chat_request import Call, ChatMessage, ChatRequest, Function, Said, said, to_messages
 from agentrl.store.contract import TrajectoryStore
+from agentrl.tokens.call_values import ParsedTurn
 from agentrl.tokens.chat_format import ChatFormat
-from agentrl.tokens.tool_calls import parse
 from agentrl.tokens.transcript import Transcript
 from agentrl.types import (
     EpisodeEnd,
@@ -146,9 +146,9 @@ class OutsideEpisode:
         segment = self.transcript.append_action(generation)
         text = self.chat.decode_action(generation.token_ids.tolist())
         whole = generation.finish_reason is FinishReason.STOP
-        calls = parse(text).calls if whole else ()
-        await self._store(segment, text, calls, generation)
-        message = _answer(segment.index, text, calls)
+        parsed = self.chat.parse(text, _schemas(request.tools)) if whole else ParsedTurn(text, ())
+        await self._store(segment, text, parsed.calls, generation)
+        message = _answer(segment.index, text, parsed)
         self._said, self._tools = [*now, said(message)], request.tools
         self._last_token = int(generation.token_ids[-1]) if len(generation.token_ids) else None
         self._cut = None if whole else Termination.TRUNCATED_TURN_TOKENS
@@ -167,12 +167,20 @@ class OutsideEpisode:
         await asyncio.to_thread(self.store.write_segment, self.opened, stored)
 
 
-def _answer(turn: int, text: str, calls: Sequence[ToolCall]) -> ChatMessage:
+def _schemas(tools: Sequence[dict[str, Json]]) -> dict[str, dict[str, Json]]:
+    """JSON schema of the arguments by tool name, of what the client declared well enough."""
+    functions = [tool.get("function") for tool in tools]
+    found = {f.get("name"): f.get("parameters") for f in functions if isinstance(f, dict)}
+    return {name: schema for name, schema in found.items() if isinstance(name, str) and isinstance(schema, dict)}
+
+
+def _answer(turn: int, text: str, parsed: ParsedTurn) -> ChatMessage:
     """The assistant's message; a turn with a call that could not be parsed is shown as the text it is."""
+    calls = parsed.calls
     if not calls or any(call.arguments is None for call in calls):
         return ChatMessage(role="assistant", content=text)
     written = [
         Call(id=f"call_{turn}_{i}", function=Function(name=call.name, arguments=json.dumps(call.arguments, ensure_ascii=False)))
         for i, call in enumerate(calls)
     ]
-    return ChatMessage(role="assistant", content=parse(text).content or None, tool_calls=written)
+    return ChatMessage(role="assistant", content=parsed.reasoning + parsed.content or None, tool_calls=written)

@@ -1,15 +1,15 @@
-"""The gate before the first update: the trainer must see what the engine saw.
+"""The trainer must see what the engine saw: the gate before the first update, and the same comparisons for a replay.
 
-On the first batch with trajectories of lag 0 (the same weights on both sides) it compares, token by token: what trains with
-what was sampled, where each turn's reward sits, and the log-prob of every action under the trainer's model with the recorded
-one. A wrong prefix, a lost separator, a shifted mask, another temperature or other weights all show as a difference here, long
-before they show as a run that does not learn.
+The gate: on the first batch with trajectories of lag 0 (the same weights on both sides) it compares, token by token: what
+trains with what was sampled, where each turn's reward sits, and the log-prob of every action under the trainer's model with the
+recorded one. A wrong prefix, a lost separator, a shifted mask, another temperature or other weights all show as a difference
+here, long before they show as a run that does not learn.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from uuid import UUID
+from dataclasses import dataclass
 
 import torch
 
@@ -32,13 +32,21 @@ def check_batch(items: Sequence[ClaimedItem], batch: Batch, policy: TrainedModel
     by_id = {trajectory.id: trajectory for item in items for trajectory in item.trajectories}
     fresh = {trajectory.id for item in items if item.lag == 0 for trajectory in item.trajectories}
     for trajectory in batch.trajectories:
-        _check_tokens(by_id[trajectory.id], trajectory)
-        _check_rewards(by_id[trajectory.id], trajectory)
+        check_tokens(by_id[trajectory.id], trajectory)
+        check_rewards(by_id[trajectory.id], trajectory)
     compared = [trajectory for trajectory in batch.trajectories if trajectory.id in fresh]
-    return _check_logprobs(compared, policy) if compared else None
+    return check_logprobs(compared, policy).largest if compared else None
 
 
-def _check_tokens(stored: StoredTrajectory, trajectory: BatchTrajectory) -> None:
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """``largest`` difference of a log-prob over ``tokens`` action tokens."""
+
+    largest: float
+    tokens: int
+
+
+def check_tokens(stored: StoredTrajectory, trajectory: BatchTrajectory) -> None:
     """Replay the segments: same ids in the same order, and exactly the sampled ones have a position that trains."""
     contexts: dict[int, list[tuple[int, bool]]] = {}
     for segment in stored.segments:
@@ -53,7 +61,7 @@ def _check_tokens(stored: StoredTrajectory, trajectory: BatchTrajectory) -> None
                 raise TokenDrift(f"trajectory {stored.id}, token {place}: {kind} (stored {was}, in the batch {now})")
 
 
-def _check_rewards(stored: StoredTrajectory, trajectory: BatchTrajectory) -> None:
+def check_rewards(stored: StoredTrajectory, trajectory: BatchTrajectory) -> None:
     """The verdict is the stored one, and a turn's reward sits on the last action of that turn."""
     verdict = stored.reward.value if stored.reward else None
     if trajectory.reward != verdict:
@@ -70,28 +78,43 @@ def _check_rewards(stored: StoredTrajectory, trajectory: BatchTrajectory) -> Non
             raise TokenDrift(f"trajectory {stored.id}, turn {turn}: a reward that the store does not have")
 
 
-def _check_logprobs(trajectories: Sequence[BatchTrajectory], policy: TrainedModel) -> float:
+def check_logprobs(
+    trajectories: Sequence[BatchTrajectory],
+    policy: TrainedModel,
+    *,
+    version: int | None = None,
+    tolerance: float = TOLERANCE,
+) -> Compared:
+    """Recompute log-probs with ``policy`` and compare them with the recorded ones, of tokens of ``version`` alone if given."""
     rows = [
         Row(context.tokens, context.positions, temperature=trajectory.temperature)
         for trajectory in trajectories
         for context in trajectory.contexts
     ]
     outputs = iter(policy.forward(rows))
-    worst = 0.0
+    worst, tokens = 0.0, 0
     for trajectory in trajectories:
         current = torch.cat([next(outputs)["logprob"] for _ in trajectory.contexts])
         gap = (current - trajectory.logp_rollout).abs()
-        if not bool((gap < TOLERANCE).all()):  # written so that NaN is a difference
-            raise _difference(trajectory.id, trajectory, current, int((gap < TOLERANCE).int().argmin()))
+        if version is not None:
+            gap = torch.where(trajectory.token_version == version, gap, 0.0)
+            tokens += int((trajectory.token_version == version).sum())
+        else:
+            tokens += len(gap)
+        if not bool((gap < tolerance).all()):  # written so that NaN is a difference
+            place = int((gap < tolerance).int().argmin())
+            raise _difference(trajectory, float(current[place]), place, tolerance)
         worst = max(worst, float(gap.max()))
-    return worst
+    return Compared(worst, tokens)
 
 
-def _difference(identity: UUID, trajectory: BatchTrajectory, current: torch.Tensor, place: int) -> TokenDrift:
+def _difference(trajectory: BatchTrajectory, current: float, place: int, tolerance: float) -> TokenDrift:
     tokens = torch.cat([context.tokens[context.positions] for context in trajectory.contexts])
+    turn = int(trajectory.turn_id[place])
+    in_turn = place - int((trajectory.turn_id < turn).sum())
     return TokenDrift(
-        f"trajectory {identity}, turn {int(trajectory.turn_id[place])}, action token {place} (id {int(tokens[place])}): "
-        f"the engine recorded log-prob {float(trajectory.logp_rollout[place]):.6f}, the trainer computes "
-        f"{float(current[place]):.6f} with the same weights; they may differ by {TOLERANCE:g}. The prompt, the template, the "
-        "temperature or the weights are not the same on both sides: nothing was updated."
+        f"trajectory {trajectory.id}, segment {turn}, action token {in_turn} (id {int(tokens[place])}): the engine recorded "
+        f"log-prob {float(trajectory.logp_rollout[place]):.6f} under version {int(trajectory.token_version[place])}, the "
+        f"trainer computes {current:.6f} with those weights; they may differ by {tolerance:g}. The prompt, the template, the "
+        "temperature or the weights are not the same on both sides."
     )

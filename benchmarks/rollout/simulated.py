@@ -86,6 +86,9 @@ class NoPool:
     def acquire(self, spec: Any, *, timeout: float = 60.0) -> Any:
         raise AssertionError("no sandbox is needed")
 
+    def acquire_group(self, spec: Any, n: int, *, timeout: float = 60.0) -> Any:
+        raise AssertionError("no sandbox is needed")
+
     def metrics(self) -> Mapping[str, float]:
         return {}
 

@@ -17,6 +17,8 @@ from tests.command_line import CommandLine
         (["--env", "code_agent", "trainer.stepps=3"], "trainer.steps"),
         (["--env", "code_agent", "--sede", "3"], "--seed"),
         (["--env", "code_agent", "--config", "nothing.toml"], "does not exist"),
+        (["--env", "code_agent", "model.tool_format=qwen_coder"], "Did you mean 'qwen3_coder'"),
+        (["--env", "code_agent", "model.tool_format=mistral"], "needs a --model"),
         ([], "--env"),
         (["--resume", "nothing"], "no run named 'nothing'"),
         (["--resume", "latest", "--seed", "3"], "leave out --seed"),

@@ -91,6 +91,8 @@ def test_eta_given__replaces_the_overlays_lag() -> None:
         ({"overrides": ["trainer.long_share=0.25"]}, "belong together"),
         ({"overrides": ["staleness.group_deadline_s=60"]}, "group_size is 1"),
         ({"file": Path("/does/not/exist.toml")}, "does not exist"),
+        ({"overrides": ["model.tool_format=hermse"]}, "Did you mean 'hermes'? Formats: auto, hermes, qwen3_coder"),
+        ({"overrides": ["model.history=keep"]}, "'append' or 'template'"),
     ],
 )
 def test_wrong_input__says_what_and_the_nearest(changes: dict, said: str) -> None:

@@ -54,7 +54,7 @@ async def test_play__entries_are_prompt_turns_and_observations_in_order() -> Non
     demonstration = await play(Counting(), task, policy)
     call = '<tool_call>{"name": "next", "arguments": {}}</tool_call>'
     prompt = (Message("system", "count"), Message("user", "1"))
-    assert demonstration.entries[:4] == (*prompt, call, Message("tool", "1"))
+    assert demonstration.entries[:4] == (*prompt, call, Message("tool", "1", name="next"))
     assert demonstration.entries[-1] == "done"
     assert demonstration.termination is Termination.TERMINATED
     assert demonstration.reward is not None

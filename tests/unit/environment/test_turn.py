@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+from functools import partial
 from typing import Any
 
 import pytest
@@ -14,7 +15,8 @@ from hypothesis import strategies as st
 from agentrl.environment import Done, Environment, Episode, Message, Task, ToolError, tool
 from agentrl.environment.turn import TurnOutcome, begin, end, take_turn
 from agentrl.errors import EnvironmentFault
-from agentrl.types import Termination
+from agentrl.tokens.tool_calls import READERS, parse
+from agentrl.types import Termination, ToolFormat
 from sandboxes.contract import SandboxDied
 
 TASK = Task("t/1", {"answer": 42})
@@ -406,6 +408,34 @@ async def test_finish__runs_once_when_the_episode_ends() -> None:
     episode, _ = await begin(lab, TASK)
     await end(lab, episode, Termination.TRUNCATED_TIME)
     assert lab.log == ["finished truncated_time"]
+
+
+async def test_calls_of_another_format__are_read_with_the_tools_types() -> None:
+    lab = Lab()
+    text = "<tool_call><function=add><parameter=left>40</parameter><parameter=right>2</parameter></function></tool_call>"
+    episode, _ = await begin(lab, TASK)
+    outcome = await take_turn(lab, episode, text, truncated=False, read=partial(parse, reader=READERS[ToolFormat.QWEN3_CODER]))
+    assert outcome.calls[0].arguments == {"left": 40, "right": 2}
+    assert [(message.content, message.name) for message in outcome.messages] == [("42", "add")]
+
+
+async def test_reasoning__is_no_part_of_the_answer() -> None:
+    class Talkative(Lab):
+        strict_calls = True
+
+        async def respond(self, episode: Episode, text: str) -> str:
+            return f"you said {text!r}"
+
+    _, outcome = await play(Talkative(), "<think>hm</think>hello")
+    assert outcome.messages[0].content == "you said 'hello'"
+    _, outcome = await play(Talkative(), f"<think>{call('fly')}</think>{call('note', text='x')}")
+    assert [result.text for result in outcome.results] == ["noted x"]
+
+
+async def test_name_that_the_policy_made_up__is_not_put_on_the_message() -> None:
+    _, outcome = await play(Lab(), call("<|im_end|>"))
+    assert outcome.messages[0].name == ""
+    assert "no tool '<|im_end|>'" in outcome.messages[0].content
 
 
 _FRAGMENTS = st.sampled_from(

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from uuid import uuid4
 
 import numpy as np
 import pytest
 
-from agentrl.engine.contract import GenerateRequest
+from agentrl.engine.contract import GenerateRequest, Generation
 from agentrl.engine.scripted import ScriptedEngine
 from agentrl.environment import Done, Environment, Episode, Message, Reward, Task, tool
 from agentrl.model.tiny_tokenizer import TokenizerPlan, build_tokenizer
@@ -92,10 +94,15 @@ def call(number: object) -> str:
     return f'<tool_call>{{"name": "count", "arguments": {{"number": {number}}}}}</tool_call>'
 
 
+ENDLESS = range(100, 100 + 10**9)
+
+
 class Case:
     """A store with one run, and an engine that says ``turns`` one after the other."""
 
-    def __init__(self, chat: ChatFormat, turns: Sequence[str], environment: Environment | None = None) -> None:
+    def __init__(
+        self, chat: ChatFormat, turns: Sequence[str], environment: Environment | None = None, max_context: int = 400
+    ) -> None:
         self.environment = environment or Counter()
         self.store = MemoryStore()
         spec = RunSpec("r", "counter", {}, "h", 0, lag_bound=1, batch_min=1, batch_max=1)
@@ -108,11 +115,12 @@ class Case:
         self.runner: EpisodeRunner | None = None
         answers = iter(turns)
 
-        def script(request: GenerateRequest) -> list[int]:
+        def script(request: GenerateRequest) -> Sequence[int]:
             self.requests.append(request)
-            return chat.encode_action(next(answers))
+            text = next(answers)
+            return ENDLESS if text == "endless" else chat.encode_action(text)
 
-        self.engine = ScriptedEngine(script, max_context=400)
+        self.engine = ScriptedEngine(script, max_context=max_context)
         self.lineage = Lineage("m", "t", "c", "scripted", "1", "float32", Sampling())
 
     async def play(self) -> tuple[EpisodeEnd, StoredTrajectory, Place]:
@@ -236,6 +244,99 @@ async def test_token_budget__ends_with_its_own_value(chat: ChatFormat) -> None:
         ending, stored, _ = await Case(chat, [call(0), "stop"], environment).play()
         assert ending.termination is termination
         assert stored.n_tokens <= limit
+
+
+def limited(**limits: float) -> Counter:
+    environment = Counter()
+    for name, value in limits.items():
+        setattr(environment, name, value)
+    return environment
+
+
+@pytest.mark.parametrize(
+    ("limits", "max_context", "turns", "termination"),
+    [
+        ({"max_turns": 1}, 400, [call(1)], Termination.TRUNCATED_TURNS),
+        ({"max_turn_tokens": 3}, 400, [call(1)], Termination.TRUNCATED_TURN_TOKENS),
+        ({"max_tokens": 25}, 400, ["endless"], Termination.TRUNCATED_TOKENS),
+        ({}, 25, ["endless"], Termination.TRUNCATED_CONTEXT),
+        ({"max_tokens": 1}, 400, [], Termination.TRUNCATED_TOKENS),
+        ({}, 1, [], Termination.TRUNCATED_CONTEXT),
+        ({"max_seconds": 0.0}, 400, [], Termination.TRUNCATED_TIME),
+        ({"max_seconds": 0.1, "max_turn_tokens": 10**9, "max_tokens": 10**9}, 10**9, ["endless"], Termination.TRUNCATED_TIME),
+    ],
+)
+async def test_budgets__each_has_its_own_value(
+    chat: ChatFormat, limits: dict[str, float], max_context: int, turns: list[str], termination: Termination
+) -> None:
+    ending, stored, _ = await Case(chat, turns, limited(**limits), max_context).play()
+    assert (ending.termination, ending.outcome) == (termination, Outcome.POLICY_ENDED)
+    assert stored.reward is None
+    assert all(not segment.tool_results for segment in stored.segments) or termination is Termination.TRUNCATED_TURNS
+
+
+async def test_done__wins_over_every_budget_that_it_spends(chat: ChatFormat) -> None:
+    _, whole, _ = await Case(chat, [call(0), "stop"]).play()
+    for limits, max_context in (({"max_turns": 2}, 400), ({"max_tokens": whole.n_tokens}, 400), ({}, whole.n_tokens)):
+        ending, _, _ = await Case(chat, [call(0), "stop"], limited(**limits), max_context).play()
+        assert (ending.termination, ending.outcome) == (Termination.TERMINATED, Outcome.GRADED)
+
+
+async def test_finish_reason__is_asked_before_the_text_is_parsed(chat: ChatFormat) -> None:
+    broken = '<tool_call>{"na'
+    environment = limited(max_turn_tokens=len(chat.encode_action(broken)) - 1)
+    ending, stored, _ = await Case(chat, [broken], environment).play()
+    assert ending.termination is Termination.TRUNCATED_TURN_TOKENS
+    assert stored.segments[0].action_text == broken
+    assert (stored.segments[0].tool_calls, len(stored.segments)) == ((), 1)
+
+
+async def test_graded_truncation__keeps_the_state_that_tells_it_from_a_natural_end(chat: ChatFormat) -> None:
+    environment = limited(max_turns=1)
+    environment.grades_truncated = True
+    ending, stored, _ = await Case(chat, [call(1)], environment).play()
+    assert (ending.termination, ending.outcome) == (Termination.TRUNCATED_TURNS, Outcome.GRADED)
+    assert [segment.n_act > 0 for segment in stored.segments] == [True, False]
+
+
+async def test_engine_whose_text_is_another__fails_one_episode_as_token_drift(chat: ChatFormat) -> None:
+    case = Case(chat, ["stop"])
+    sound = case.engine.generate
+
+    async def lossy(request: GenerateRequest) -> Generation:
+        return replace(await sound(request), text="<tool_call>stop")
+
+    case.engine.generate = lossy  # type: ignore[method-assign]
+    ending, stored, place = await case.play()
+    assert (ending.outcome, place) == (Outcome.INFRASTRUCTURE, Place.DROPPED)
+    assert (ending.error or "").startswith("TokenDrift")
+    assert stored.segments == []
+
+
+THINKING = (
+    "{%- for m in messages -%}{%- set said = m.content.split('</think>')[-1].strip() if not loop.last else m.content -%}"
+    "{{ '<|im_start|>' + m.role + '\\n' + said + '<|im_end|>\\n' }}{%- endfor -%}"
+    "{%- if add_generation_prompt -%}{{ '<|im_start|>assistant\\n' }}{%- endif -%}"
+)
+
+
+@pytest.mark.parametrize(("follow", "contexts"), [(False, [0, 0, 0]), (True, [0, 1, 2])])
+async def test_template_that_strips_reasoning__each_sampled_token_is_stored_once(
+    chat: ChatFormat, tmp_path: Path, follow: bool, contexts: list[int]
+) -> None:
+    build_tokenizer(["<think>count</think>", call(1), "stop"] * 20, TokenizerPlan(scaffold=("<think>", "</think>")), tmp_path)
+    config = json.loads((tmp_path / "tokenizer_config.json").read_text())
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config | {"chat_template": THINKING}))
+    chat = ChatFormat(tmp_path, follow=follow)
+    turns = [f"<think>one {call(9)}</think>{call(0)}", f"<think>two</think>{call(0)}", "<think>three</think>stop"]
+    case = Case(chat, turns)
+    ending, stored, _ = await case.play()
+    assert ending.termination is Termination.TERMINATED, "reasoning is no part of the answer"
+    assert [segment.context for segment in stored.segments] == contexts
+    assert sum(segment.n_act for segment in stored.segments) == sum(len(chat.encode_action(turn)) for turn in turns)
+    assert [len(segment.tool_calls) for segment in stored.segments] == [1, 1, 0], "a call inside of reasoning is not made"
+    last = chat.decode(case.requests[-1].token_ids)
+    assert ("one" in last) is not follow
 
 
 async def test_seeds__differ_between_turns_and_repeat_with_the_episode(chat: ChatFormat) -> None:

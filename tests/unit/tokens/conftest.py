@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -17,11 +17,21 @@ MakeTokenizer = Callable[..., Path]
 
 @pytest.fixture
 def make_tokenizer(tmp_path: Path) -> MakeTokenizer:
-    """(template or None for the built one, config entries) to a directory."""
+    """(template or None for the built one, more control tokens, ids that end a turn, config entries) to a directory."""
 
-    def make(template: str | None = None, name: str = "tokenizer", **config: object) -> Path:
+    def make(
+        template: str | None = None,
+        name: str = "tokenizer",
+        controls: Sequence[str] = (),
+        ends: Sequence[str] = (),
+        **config: object,
+    ) -> Path:
         folder = tmp_path / name
-        build_tokenizer(TEXTS, TokenizerPlan(scaffold=('<tool_call>{"name": "', "return x")), folder)
+        plan = TokenizerPlan(scaffold=('<tool_call>{"name": "', "return x", *controls))
+        tokenizer = build_tokenizer(TEXTS, plan, folder)
+        if ends:
+            listed = {"eos_token_id": [tokenizer.token_to_id(end) for end in ends]}
+            (folder / "generation_config.json").write_text(json.dumps(listed))
         path = folder / "tokenizer_config.json"
         settings = json.loads(path.read_text()) | config
         if template is not None:

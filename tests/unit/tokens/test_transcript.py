@@ -116,3 +116,29 @@ def test_segment__keeps_no_reference_to_the_engines_arrays() -> None:
     answer.token_ids[0] = 99
     assert segment.action.tolist() == [1, 2]
     assert segment.finish_reason is FinishReason.LENGTH
+
+
+def test_token_truth__ids_that_would_be_encoded_otherwise_are_kept() -> None:
+    """Two sampled ids whose text is one id for the tokenizer stay two, with two log-probs and two versions."""
+    transcript = Transcript()
+    transcript.append_observation([1])
+    segment = transcript.append_action(sampled([10, 11]))
+    assert segment.action.tolist() == [10, 11]
+    assert len(segment.logprobs) == len(segment.versions) == len(transcript.mask()) - 1 == 2
+
+
+def test_trainable_is_sampled__turns_that_the_prompt_brought_are_not() -> None:
+    transcript = Transcript()
+    transcript.append_observation([5, 6, 7, 8])  # user, assistant, user
+    transcript.append_action(sampled([1, 2, 3, 4, 9]))
+    assert transcript.mask().sum() == 5
+
+
+def test_trainable_is_sampled__the_stop_token_trains_with_its_logprob() -> None:
+    stop = 2
+    transcript = Transcript()
+    transcript.append_observation([1])
+    transcript.append_action(Sampled(np.array([8, stop]), np.array([-1.0, -0.125]), np.array([1, 1])))
+    transcript.append_observation([7])
+    assert transcript.mask().tolist() == [0, 1, 1, 0]
+    assert transcript.logprobs().tolist() == [0.0, -1.0, -0.125, 0.0]

@@ -56,7 +56,7 @@ def test_lagging_items_only__nothing_was_compared(policy: TrainedModel) -> None:
 def test_lost_separator__is_found_as_another_prefix(policy: TrainedModel) -> None:
     good = random_trajectory(0, policy)
     lost = change_segment(good, 1, observation=good.segments[1].observation[1:])
-    with pytest.raises(TokenDrift, match=r"turn 1, action token \d+"):
+    with pytest.raises(TokenDrift, match=r"segment 1, action token \d+"):
         check(policy, lost)
 
 

@@ -54,3 +54,10 @@ def test_collate_without_rows__one_filler_token_and_no_positions() -> None:
     micro = collate([], (), torch.device("cpu"))
     assert micro.token_ids.shape == (1, 1)
     assert len(micro.source) == len(micro.targets) == 0
+
+
+def test_collate__a_stop_token_that_is_the_padding_id_still_trains() -> None:
+    stop = 0  # rows are padded with this id
+    rows = [Row(torch.tensor([5, 6, stop]), torch.tensor([1, 2])), Row(torch.tensor([5, 1, 2, 3, 4, stop]), torch.arange(1, 6))]
+    micro = collate(rows, [0, 1], torch.device("cpu"))
+    assert micro.targets.tolist() == [6, stop, 1, 2, 3, 4, stop]

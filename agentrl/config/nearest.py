@@ -1,0 +1,12 @@
+"""The name that was probably meant."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+
+
+def nearest(word: str, known: Sequence[str]) -> str:
+    """', did you mean X?' or ''."""
+    match = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
+    return f" Did you mean '{match[0]}'?" if match else ""

@@ -1,0 +1,1 @@
+"""Replay: a stored run checked against templates, weights and its own ledger."""

@@ -1,0 +1,79 @@
+"""A run's rows and files brought together for a check: the store, the model directory, the environment, the weights."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from uuid import UUID
+
+import torch
+
+from agentrl.config.stored import from_row
+from agentrl.environment.registry import load
+from agentrl.errors import UsageError
+from agentrl.model.model_dir import open_model_dir
+from agentrl.replay.check import Evidence, ReplayCheck
+from agentrl.replay.rescore import Rescorer
+from agentrl.store.contract import RunRow
+from agentrl.store.evidence import content_hashes, ended_trajectories, step_evidence, steps_of, tasks_of
+from agentrl.store.postgres import PostgresStore
+from agentrl.store.reader import Reader
+from agentrl.tokens.chat_format import ChatFormat
+from agentrl.trainer.gate import TOLERANCE
+
+PAGE = 256
+"""Trajectories read and scored at once."""
+
+
+class StoredRun:
+    """``check`` holds what was found so far, ``rescorer`` what was scored; ``chat`` writes what the run's rollout wrote."""
+
+    def __init__(self, store: Reader | PostgresStore, run: RunRow, *, tolerance: float = TOLERANCE) -> None:
+        config, folder = from_row(run.spec.config)
+        self._store = store
+        self._run = run
+        model = open_model_dir(Path(config.model.path) if config.model.path else folder / "model")
+        settings = config.model
+        self.chat = ChatFormat(model.path, tool_format=settings.chosen_tool_format, follow=settings.history == "template")
+        self.rescorer = Rescorer(model, lambda version: store.version(run.id, version), tolerance=tolerance)
+        self.check = ReplayCheck(
+            self.chat,
+            load(config.environment),
+            config.algorithm,
+            self.rescorer,
+            max_context=int(model.config.raw["max_position_embeddings"]),
+        )
+
+    def check_all(self, limit: int | None = None) -> None:
+        """The newest ``limit`` trajectories (None: all), then the newest steps until they hold as many. Raises `TokenDrift`."""
+        ended = ended_trajectories(self._store, self._run.id, limit)
+        if not ended:
+            raise UsageError(f"No trajectory of run {self._run.spec.name} has ended yet: there is nothing to check.")
+        torch.set_num_threads(1 if not torch.cuda.is_available() else torch.get_num_threads())
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # announcements of kernels that a CPU does not have
+            for at in range(0, len(ended), PAGE):
+                self.check_trajectories(ended[at : at + PAGE])
+        seen = 0
+        for step, branch in reversed(steps_of(self._store, self._run.id)):
+            seen += self.check_step(step, branch)
+            if limit is not None and seen >= limit:
+                return
+
+    def check_trajectories(self, keys: Sequence[tuple[UUID, int]]) -> None:
+        """By (id, start version)."""
+        store, run = self._store, self._run.id
+        ids, starts = [identity for identity, _ in keys], [start for _, start in keys]
+        stored = store.trajectories(run, ids, starts)
+        tasks, hashes = tasks_of(store, run, ids, starts), content_hashes(store, run, ids, starts)
+        self.check.check([Evidence(stored[i], tasks.get(i), hashes[i]) for i in ids if i in stored])
+
+    def check_step(self, step: int, branch: int) -> int:
+        """The trajectories of one step; returns how many there were."""
+        evidence = step_evidence(self._store, self._run.id, step, branch)
+        ids = [trained.trajectory for trained in evidence.trained]
+        if ids:
+            stored = self._store.trajectories(self._run.id, ids, evidence.start_versions)
+            self.check.check_step([stored[identity] for identity in ids], evidence)
+        return len(ids)

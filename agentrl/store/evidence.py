@@ -1,0 +1,107 @@
+"""What a replay needs of a run beside its trajectories: tasks, content hashes, and what each step made of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from uuid import UUID
+
+import numpy as np
+
+from agentrl.store.codec import read_task, segment_parameters
+from agentrl.store.contract import Trained
+from agentrl.store.postgres_connection import PostgresConnection
+from agentrl.types import Segment, Task
+
+_FLOAT32 = np.dtype("<f4")
+
+_ENDED = """
+  select t.id, t.start_version from agentrl.trajectory t
+  where t.run = %s and t.complete and t.outcome <> 'infrastructure'
+    and not exists (select from agentrl.grade_job g where g.trajectory = t.id)
+  order by t.started_at desc, t.id desc limit %s
+"""
+_TASKS = """
+  select t.id, k.task_id, k.payload, k.split
+  from unnest(%s::uuid[], %s::bigint[]) m (id, start_version)
+  join agentrl.trajectory t on t.run = %s and t.start_version = m.start_version and t.id = m.id
+  join agentrl.task k on k.run = t.run and k.split = t.split and k.idx = t.task_idx
+"""
+_HASHES = """
+  select s.trajectory, s.seg, s.body_hash
+  from unnest(%s::uuid[], %s::bigint[]) m (id, start_version)
+  join agentrl.segment s on s.run = %s and s.start_version = m.start_version and s.trajectory = m.id
+  order by s.trajectory, s.seg
+"""
+_STEPS = "select step, branch from agentrl.step where run = %s and abandoned_by is null order by step"
+_CONSUMED = """
+  select c.trajectory, c.start_version, w.value, d.logprobs, d."values", d.advantages, d.returns
+  from agentrl.consumed c
+  join agentrl.trained d on d.run = c.run and d.trajectory = c.trajectory and d.branch = c.branch and d.step = c.step
+  left join agentrl.reward w on w.id = d.reward_id
+  where c.run = %s and c.branch = %s and c.step = %s and c.source is null
+  order by c.trajectory
+"""
+_MEMBERS = "select n_trajectories from agentrl.step where run = %s and branch = %s and step = %s"
+
+
+@dataclass(frozen=True, slots=True)
+class StepEvidence:
+    """What a step trained on; ``n_trajectories`` may exceed what is still stored. ``verdicts``: the reward that it used."""
+
+    step: int
+    n_trajectories: int
+    start_versions: Sequence[int]
+    verdicts: Sequence[float | None]
+    trained: Sequence[Trained]
+
+
+def ended_trajectories(store: PostgresConnection, run: int, limit: int | None) -> list[tuple[UUID, int]]:
+    """(id, start version) of trajectories that ended and wait for no verdict, failures of ours left out; newest first."""
+    return [(identity, start) for identity, start in store.rows(_ENDED, (run, limit))]
+
+
+def tasks_of(store: PostgresConnection, run: int, ids: Sequence[UUID], start_versions: Sequence[int]) -> Mapping[UUID, Task]:
+    """The task of each trajectory."""
+    rows = store.rows(_TASKS, (list(ids), list(start_versions), run))
+    return {identity: read_task(task_id, payload, split) for identity, task_id, payload, split in rows}
+
+
+def content_hashes(
+    store: PostgresConnection, run: int, ids: Sequence[UUID], start_versions: Sequence[int]
+) -> Mapping[UUID, Sequence[bytes]]:
+    """Per trajectory the hash that each segment got when it was written, in order."""
+    found: dict[UUID, list[bytes]] = {identity: [] for identity in ids}
+    for trajectory, _, body_hash in store.rows(_HASHES, (list(ids), list(start_versions), run)):
+        found[trajectory].append(bytes(body_hash))
+    return found
+
+
+def content_hash(segment: Segment) -> bytes:
+    """The hash that a segment gets when it is written."""
+    digest: bytes = segment_parameters(segment)[1]
+    return digest
+
+
+def steps_of(store: PostgresConnection, run: int) -> list[tuple[int, int]]:
+    """(step, branch) of the live history."""
+    return [(step, branch) for step, branch in store.rows(_STEPS, (run,))]
+
+
+def step_evidence(store: PostgresConnection, run: int, step: int, branch: int) -> StepEvidence:
+    """What is stored of a step's data; imported trajectories are another run's rows and are left out."""
+    ((n_trajectories,),) = store.rows(_MEMBERS, (run, branch, step))
+    rows = store.rows(_CONSUMED, (run, branch, step))
+    trained = [
+        Trained(trajectory, _array(logprobs), _optional(values), _array(advantages), _optional(returns))
+        for trajectory, _, _, logprobs, values, advantages, returns in rows
+    ]
+    return StepEvidence(step, n_trajectories, [row[1] for row in rows], [row[2] for row in rows], trained)
+
+
+def _array(raw: bytes) -> np.ndarray:
+    return np.frombuffer(raw, _FLOAT32)
+
+
+def _optional(raw: bytes | None) -> np.ndarray | None:
+    return None if raw is None else _array(raw)
