@@ -14,7 +14,7 @@ from agentrl.errors import UsageError
 def train(
     overrides: list[str] = typer.Argument(None, metavar="[KEY=VALUE]...", help="Settings, e.g. trainer.steps=50."),
     env: str | None = typer.Option(None, "--env", help="Environment: a name, module:Class or file.py:Class."),
-    preset: str | None = typer.Option(None, "--preset", help="sao_turn (default), sao or grpo."),
+    preset: str | None = typer.Option(None, "--preset", help="sao_turn (default), sao, grpo, ...: `agentrl config presets`."),
     sync: bool = typer.Option(False, "--sync", help="Strictly synchronous: lag bound 0."),
     seed: int | None = typer.Option(None, "--seed", help="Seed of tasks, demonstrations, weights and sampling."),
     name: str | None = typer.Option(None, "--name", help="Name of the run. Default: environment and time."),
@@ -49,9 +49,12 @@ def train(
         "sandbox.unsafe_local_execution": True if unsafe_local_execution else None,
         "staleness.lag": 0 if sync else None,
     }
-    resolved = resolve(environment=env, preset=preset, file=config, flags=flags, overrides=overrides or [])
     from agentrl.environment.registry import load
 
+    resolved = resolve(
+        environment=env, preset=preset, file=config, flags=flags, overrides=overrides or [],
+        bounds_of=lambda name: load(name).dis_bounds,
+    )  # fmt: skip
     load(resolved.config.environment)  # an unknown name is refused before a database is started for it
     from agentrl.launch.plan import make_plan, print_plan
     from agentrl.launch.run import create_run, execute

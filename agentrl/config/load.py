@@ -9,16 +9,20 @@ import difflib
 import hashlib
 import json
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from agentrl.config.presets import PRESETS, TINY, TINY_REASON
+from agentrl.config.algorithm import option_choices, option_defaults
+from agentrl.config.options import unread_options
+from agentrl.config.presets import PRESETS, TINY_REASON
 from agentrl.config.run import RunConfig
 from agentrl.errors import UsageError
+
+_RATIO_BOUNDS = ("algorithm.ratio_low", "algorithm.ratio_high")
 
 
 @dataclass(frozen=True)
@@ -45,10 +49,22 @@ def nearest(word: str, known: Sequence[str]) -> str:
     return f" Did you mean '{match[0]}'?" if match else ""
 
 
+Bounds = tuple[float, float]
+
+
 def resolve(
-    *, environment: str | None, preset: str | None, file: Path | None, flags: Mapping[str, Any], overrides: Sequence[str]
+    *,
+    environment: str | None,
+    preset: str | None,
+    file: Path | None,
+    flags: Mapping[str, Any],
+    overrides: Sequence[str],
+    bounds_of: Callable[[str], Bounds | None] | None = None,
 ) -> Resolved:
-    """Build the configuration of a new run. `UsageError` names the key, its origin and the nearest valid one."""
+    """Build the configuration of a new run. `UsageError` names the key, its origin and the nearest valid one.
+
+    ``bounds_of``: the ratio bounds that an environment asks for, by its name; they replace the preset's where the loss is dis.
+    """
     from_file = _read_file(file) if file else {}
     flags = {k: v for k, v in {**flags, "preset": preset, "environment": environment}.items() if v is not None}
     from_flags = _without_contradictions(flags, _parse_overrides(overrides))
@@ -58,9 +74,13 @@ def resolve(
     environment = _text("environment", from_flags, from_file)
     if not environment:
         raise UsageError("No environment given: use --env NAME, for example --env code_agent.")
-    layers: list[tuple[str, Mapping[str, Any]]] = [(f"preset {preset}", PRESETS[preset])]
+    layers: list[tuple[str, Mapping[str, Any]]] = [(f"preset {preset}", PRESETS[preset].values)]
+    loss = {**PRESETS[preset].values, **from_file, **from_flags}.get("algorithm.loss")
+    bounds = bounds_of(environment) if bounds_of is not None and loss == "dis" else None
+    if bounds is not None:
+        layers.append((f"environment {environment}", _checked_bounds(environment, bounds)))
     if not (from_flags.get("model.path") or from_file.get("model.path")):
-        layers.append((f"overlay tiny: {TINY_REASON}", TINY[preset]))
+        layers.append((f"overlay tiny: {TINY_REASON}", PRESETS[preset].tiny))
     layers += [(f"file {file}", from_file), ("flag", from_flags)]
     values: dict[str, Any] = {"environment": environment, "preset": preset}
     origins: dict[str, str] = {}
@@ -72,7 +92,34 @@ def resolve(
     if "staleness.eta" in {**from_file, **from_flags} and origins.get("staleness.lag", "").startswith("overlay"):
         _set(values, "staleness.lag", None)
         del origins["staleness.lag"]
+    _drop_unread(values, origins, {*from_file, *from_flags})
     return Resolved(_validate(values, origins), origins)
+
+
+def _checked_bounds(environment: str, bounds: Any) -> dict[str, float]:
+    if not (isinstance(bounds, tuple) and len(bounds) == 2 and all(isinstance(b, (int, float)) for b in bounds)):
+        raise UsageError(
+            f"Environment {environment} asks for the ratio bounds {bounds!r}: dis_bounds is a pair, as (0.2, 4.0)."
+        )
+    return dict(zip(_RATIO_BOUNDS, bounds, strict=True))
+
+
+def _drop_unread(values: dict[str, Any], origins: dict[str, str], given: set[str]) -> None:
+    """Takes out what a preset set and the user's choices no longer read; `UsageError` when the user set it."""
+    algorithm = values.get("algorithm", {})
+    options = option_defaults() | {k: v for k, v in flatten(algorithm) if k in option_defaults()}
+    if any(options[name] not in allowed for name, allowed in option_choices().items()):
+        return  # the validation names the wrong value
+    for option, complaint in unread_options(options).items():
+        key = f"algorithm.{option}"
+        if key in given:
+            raise UsageError(f"{complaint[0].upper()}{complaint[1:]} ({origins[key]}).")
+        if origins.pop(key, None) is not None:
+            *path, last = option.split(".")
+            section = algorithm
+            for part in path:
+                section = section[part]
+            del section[last]
 
 
 def _without_contradictions(flags: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:

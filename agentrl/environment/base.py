@@ -59,6 +59,8 @@ class Environment:
     """True: an episode that ran out of a budget is graded like a finished one, so its credit does not bootstrap."""
     strict_calls: bool = False
     """True: a turn with a tool call must be that one call and nothing else."""
+    dis_bounds: ClassVar[tuple[float, float] | None] = None
+    """Bounds of the importance ratio that suit these tasks where the loss is dis; None: the preset's."""
     tokenizer_hints: TokenizerHints | None = None
     tools: ClassVar[Mapping[str, Tool]] = MappingProxyType({})
     """Declared tools by name; filled from the ``@tool`` methods."""

@@ -19,6 +19,7 @@ class CodeAgent(Environment):
     """Reward 1 when all six tests pass in the grading sandbox, less 0.05 for each turn over three; 0 without a clean "done"."""
 
     version = "2"
+    dis_bounds = (0.2, 4.0)
     sandbox = SandboxSpec(memory_mb=256, pids=32)
     max_turns = 6
     max_turn_tokens = 40
