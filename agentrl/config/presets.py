@@ -45,10 +45,10 @@ _GROUP: Values = {
     "algorithm.advantage": "group",
     "algorithm.critic": None,
     "algorithm.group_size": 8,
-    "algorithm.group_std": True,
     "algorithm.truncation": "zero",
     "staleness.eta": 0.2,
 }
+_NORMALISED_GROUP: Values = {**_GROUP, "algorithm.group_std": True}
 _CLASSIC_CRITIC: Values = {"algorithm.critic.value_eval": "before", "algorithm.critic.freeze_attention": False}
 
 PRESETS: Mapping[str, Preset] = {
@@ -73,7 +73,7 @@ PRESETS: Mapping[str, Preset] = {
         "Single-rollout Asynchronous Optimization (arXiv 2607.07508, code agents)",
     ),
     "grpo_dis": Preset(
-        {**_GROUP, "algorithm.loss": "dis", **_CODE_BOUNDS},
+        {**_NORMALISED_GROUP, "algorithm.loss": "dis", **_CODE_BOUNDS},
         {**_TINY_BOUNDS, **_TINY, "algorithm.group_std": False},
         "GLM-5 (arXiv 2602.15763) and the GRPO+DIS baseline of arXiv 2607.07508, code agents",
     ),
@@ -104,7 +104,7 @@ PRESETS: Mapping[str, Preset] = {
     ),
     "grpo": Preset(
         {
-            **_GROUP,
+            **_NORMALISED_GROUP,
             "algorithm.loss": "ppo_clip",
             **_CLIP_HIGHER,
             "algorithm.aggregation": "seq_mean_token_mean",
@@ -122,7 +122,6 @@ PRESETS: Mapping[str, Preset] = {
     "dr_grpo": Preset(
         {
             **_GROUP,
-            "algorithm.group_std": False,
             "algorithm.loss": "ppo_clip",
             **_CLIP,
             "algorithm.aggregation": "seq_mean_token_sum_norm",
@@ -133,7 +132,7 @@ PRESETS: Mapping[str, Preset] = {
     ),
     "dapo": Preset(
         {
-            **_GROUP,
+            **_NORMALISED_GROUP,
             "algorithm.loss": "ppo_clip",
             **_CLIP_HIGHER,
             "algorithm.drop_uniform_groups": True,
@@ -146,7 +145,6 @@ PRESETS: Mapping[str, Preset] = {
         {
             **_GROUP,
             "algorithm.advantage": "leave_one_out",
-            "algorithm.group_std": False,
             "algorithm.loss": "ppo_clip",
             **_CLIP,
             "algorithm.aggregation": "seq_mean_token_sum",
@@ -156,7 +154,7 @@ PRESETS: Mapping[str, Preset] = {
     ),
     "gspo": Preset(
         {
-            **_GROUP,
+            **_NORMALISED_GROUP,
             "algorithm.loss": "gspo",
             "algorithm.ratio_low": 0.9997,
             "algorithm.ratio_high": 1.0004,
@@ -176,7 +174,7 @@ PRESETS: Mapping[str, Preset] = {
     ),
     "cispo": Preset(
         {
-            **_GROUP,
+            **_NORMALISED_GROUP,
             "algorithm.loss": "cispo",
             "algorithm.ratio_low": 0.0,
             "algorithm.ratio_high": 1.28,

@@ -1,12 +1,17 @@
-"""The lag of single tokens: policy updates between the weights that sampled them and the trainer's."""
+"""The lag of single tokens: policy updates between the weights that sampled them and the trainer's.
+
+The store knows the lag of an item, which is that of its oldest token. Tokens of a run whose versions aren't ours (an imported
+trajectory) all count with it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
+from agentrl.errors import UnknownVersion
 from agentrl.staleness import lag
 from agentrl.types import PolicyVersion
 
@@ -20,8 +25,18 @@ class TokenLags:
         self._head: int | None = None
         self._lags: dict[int, int] = {}
 
+    def of_item(self, token_versions: Sequence[Tensor], item_lag: int, head: PolicyVersion) -> list[Tensor]:
+        """Per trajectory of an item int64 [n] -> int64 [n]: lags behind ``head``; ``item_lag`` as the store counts it."""
+        try:
+            lags = [self.of(versions, head) for versions in token_versions]
+        except UnknownVersion:
+            lags = []
+        if max((int(own.max()) for own in lags), default=None) == item_lag:
+            return lags
+        return [torch.full_like(versions, item_lag) for versions in token_versions]
+
     def of(self, token_version: Tensor, head: PolicyVersion) -> Tensor:
-        """int64 [n] -> int64 [n]: lags behind ``head``."""
+        """int64 [n] -> int64 [n]: lags behind ``head``. Raises `UnknownVersion`."""
         if head.version != self._head:
             self._head, self._lags = head.version, {}
             self._versions[head.version] = head

@@ -20,6 +20,8 @@ from threading import Event
 from typing import Any
 from uuid import UUID
 
+from torch import Tensor
+
 from agentrl.config.algorithm import AlgorithmConfig
 from agentrl.config.run import RunConfig
 from agentrl.errors import RunFailed
@@ -143,7 +145,7 @@ class TrainerLoop:
             algorithm,
             policy_lr=self._learning_rate(),
             update_policy=algorithm.updates_policy(self._step),
-            token_lags=[self._lags.of(t.token_version, self.version) for t in batch.trajectories],
+            token_lags=self._token_lags(claim, batch),
             companions=self._companions,
         )
         trained_s = time.monotonic() - began
@@ -168,6 +170,14 @@ class TrainerLoop:
         if result.policy_updated:
             self.version = self.publisher.publish(self.policy.export(), parent=self.version.version, updates=self._updates)
         self._after_step(claim, metrics)
+
+    def _token_lags(self, claim: Claim, batch: Batch) -> list[Tensor]:
+        versions = {t.id: t.token_version for t in batch.trajectories}
+        lags: dict[UUID, Tensor] = {}
+        for item in claim.items:
+            ids = [t.id for t in item.trajectories if t.id in versions]
+            lags |= zip(ids, self._lags.of_item([versions[i] for i in ids], item.lag, self.version), strict=True)
+        return [lags[t.id] for t in batch.trajectories]
 
     def _after_step(self, claim: Claim, metrics: dict[str, Any]) -> None:
         trainer, evaluation = self.config.trainer, self.config.evaluation
