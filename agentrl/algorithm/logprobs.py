@@ -29,7 +29,7 @@ class _TokenLogprob(torch.autograd.Function):
         if of_logprob is not None:
             gradient = of_logprob.unsqueeze(-1)
             total = (probabilities * -gradient).scatter_add_(-1, targets.unsqueeze(-1), gradient)
-        if of_entropy is not None:
+        if of_entropy is not None and bool(of_entropy.any()):
             # dH/dz_i = -p_i (log p_i + H); 0 log 0 is 0.
             slope = torch.xlogy(probabilities, probabilities) + probabilities * entropy.unsqueeze(-1)
             own = -of_entropy.unsqueeze(-1) * slope
