@@ -133,7 +133,8 @@ def test_checkpoint_file_by_step__paths_differ_and_no_file_is_overwritten(case: 
     uris = []
     for fence in (11, 12):
         loop: Any = SimpleNamespace(
-            folder=case.folder, start=SimpleNamespace(branch=1, fence=fence), run=case.run, _step=1, _updates=1, critic=None,
+            folder=case.folder, start=SimpleNamespace(branch=1, fence=fence), run=case.run, _step=1, _updates=1,
+                critic=None, reference=None,
             policy=SimpleNamespace(state_dict=dict), version=SimpleNamespace(version=0),
             store=SimpleNamespace(add_checkpoint=lambda *_, uri, **__: uris.append(uri)),
         )  # fmt: skip
