@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event
@@ -277,9 +277,9 @@ def _sort_items(
     """
     whole = build_batch([t for item in items for t in item.trajectories], max_context=max_context)
     rejected = dict(whole.rejected)
+    uniform: set[Hashable] = set()
     if algorithm.drop_uniform_groups:
         uniform = uniform_group_ids(whole, algorithm, [not left_out(t, algorithm) for t in whole.trajectories])
-        rejected |= {t.id: DropReason.ZERO_VARIANCE for t in whole.trajectories if t.group in uniform}
     consumed: list[tuple[UUID, int]] = []
     dropped: list[tuple[UUID, int, DropReason]] = []
     sound: list[StoredTrajectory] = []
@@ -287,6 +287,8 @@ def _sort_items(
         reasons = [rejected[t.id] for t in item.trajectories if t.id in rejected]
         if reasons:
             dropped.append((item.item, item.token, reasons[0]))
+        elif any(t.group in uniform for t in item.trajectories):
+            dropped.append((item.item, item.token, DropReason.ZERO_VARIANCE))
         else:
             consumed.append((item.item, item.token))
             sound.extend(item.trajectories)

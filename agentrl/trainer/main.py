@@ -13,7 +13,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -125,12 +125,7 @@ def _build_loop(
     reference = build_reference(config, model_dir)
     publisher = Publisher(store, run.id, start, folder / "weights")
     if checkpoint is not None:
-        state: dict[str, Any] = read_checkpoint(checkpoint)
-        policy.load_state_dict(state["policy"])
-        if critic is not None:
-            critic.load_state_dict(state["critic"])
-        if reference is not None and state.get("kl_coefficient") is not None:
-            reference.coefficient = state["kl_coefficient"]
+        restore(read_checkpoint(checkpoint), policy, critic, reference)
     first = start.version is None
     version = start.version or publisher.publish(policy.export(), parent=None, updates=0)
     log.gauge(step=start.step, policy_version=version.version)
@@ -144,6 +139,15 @@ def _build_loop(
     if first and config.evaluation.episodes:
         loop.request_evaluation(config.evaluation.episodes)
     return loop
+
+
+def restore(state: Mapping[str, Any], policy: TrainedModel, critic: TrainedModel | None, reference: Reference | None) -> None:
+    """Weights, optimizers and the KL coefficient as a checkpoint holds them."""
+    policy.load_state_dict(state["policy"])
+    if critic is not None:
+        critic.load_state_dict(state["critic"])
+    if reference is not None and state.get("kl_coefficient") is not None:
+        reference.coefficient = state["kl_coefficient"]
 
 
 def build_models(config: RunConfig, model_dir: Path) -> tuple[TrainedModel, TrainedModel | None]:

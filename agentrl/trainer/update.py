@@ -80,6 +80,8 @@ def train_on(
     metrics: dict[str, float] = {}
     reference = companions.reference
     logp_reference = None if reference is None else reference.logprobs(batch)
+    if logp_reference is not None:
+        _refuse_non_finite(batch, "log-prob of the reference policy", logp_reference)
     penalties = None if reference is None or logp_reference is None else reference.penalties(batch, logp_reference)
     values = None if critic is None else _train_critic(batch, critic, settings, penalties, metrics)
     credit = assign_credit(batch, values, settings, penalties=penalties)
