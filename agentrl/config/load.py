@@ -113,7 +113,7 @@ def _drop_unread(values: dict[str, Any], origins: dict[str, str], given: set[str
     for option, complaint in unread_options(options).items():
         key = f"algorithm.{option}"
         if key in given:
-            raise UsageError(f"{complaint[0].upper()}{complaint[1:]} ({origins[key]}).")
+            raise UsageError(f"Setting {complaint} ({origins[key]}).")
         if origins.pop(key, None) is not None:
             *path, last = option.split(".")
             section = algorithm

@@ -79,7 +79,7 @@ def test_eta_given__replaces_the_overlays_lag() -> None:
         ({"overrides": ["algorithm.dual_clip=3.0"]}, "choose loss=ppo_clip or loss=decoupled_ppo or loss=gspo"),
         ({"overrides": ["algorithm.dual_clip=none"]}, "'dis' reads algorithm.ratio_low, algorithm.ratio_high"),
         ({"preset": "grpo", "overrides": ["algorithm.gae_lambda=1.0"]}, "advantage=turn_gae or advantage=token_gae"),
-        ({"preset": "grpo", "overrides": ["algorithm.lambda_alpha=2.0"]}, "Algorithm.lambda_alpha is not read"),
+        ({"preset": "grpo", "overrides": ["algorithm.lambda_alpha=2.0"]}, "Setting algorithm.lambda_alpha is not read"),
         ({"overrides": ["algorithm.token_lambda=0.9"]}, "choose mapping=hierarchical"),
         ({"overrides": ["algorithm.kl.estimator=k2"]}, "algorithm.kl.coefficient is 0"),
         ({"overrides": ["algorithm.kl.coefficient=0.1", "algorithm.kl.target=0.1"]}, "choose kl.controller=ziegler"),

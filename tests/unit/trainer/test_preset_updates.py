@@ -7,7 +7,7 @@ from uuid import UUID
 
 import pytest
 import torch
-from trainer_samples import random_trajectory, reference_model, trained
+from trainer_samples import VOCABULARY, random_trajectory, reference_model, trained
 
 from agentrl.config.algorithm import AlgorithmConfig
 from agentrl.config.load import resolve
@@ -16,7 +16,7 @@ from agentrl.trainer.batch import Batch, build_batch
 from agentrl.trainer.gradients import GradientMemory
 from agentrl.trainer.megatron.model import TrainedModel
 from agentrl.trainer.reference import Reference
-from agentrl.trainer.update import Companions, UpdateResult, train_on
+from agentrl.trainer.update import Companions, NonFiniteUpdate, UpdateResult, train_on
 
 SEED = 3
 
@@ -165,6 +165,24 @@ def test_kl_controller__answers_the_measured_kl_once_a_step(controller: str, gro
     assert result.metrics["kl_reference"] > 0.05
     assert result.metrics["kl_coefficient"] == 0.01  # what the step used
     assert (reference.coefficient > 0.01) is grows
+
+
+@pytest.mark.parametrize("whose", ["policy", "reference"])
+def test_non_finite_stops__names_the_trajectory_before_the_policy_moves(whose: str) -> None:
+    settings = preset("grpo", "algorithm.kl.coefficient=0.1")
+    policy, reference = trained(reference_model()), other_policy(settings)
+    batch = group_batch(policy)
+    for trajectory in batch.trajectories:
+        trajectory.contexts[0].tokens.clamp_(max=VOCABULARY - 2)
+    batch.trajectories[3].contexts[0].tokens[0] = VOCABULARY - 1
+    with torch.no_grad():
+        spoilt = policy if whose == "policy" else reference.model
+        spoilt.module.embedding.word_embeddings.weight[VOCABULARY - 1] = torch.inf
+    before = dict(policy.export())
+    with pytest.raises(NonFiniteUpdate, match="agentrl show") as caught:
+        train_on(batch, policy, None, settings, policy_lr=1e-3, update_policy=True, companions=Companions(reference))
+    assert caught.value.trajectories == (batch.trajectories[3].id,)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in policy.export())
 
 
 def test_entropy_bonus__raises_the_entropy() -> None:
