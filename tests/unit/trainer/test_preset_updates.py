@@ -170,7 +170,8 @@ def test_kl_controller__answers_the_measured_kl_once_a_step(controller: str, gro
 @pytest.mark.parametrize("whose", ["policy", "reference"])
 def test_non_finite_stops__names_the_trajectory_before_the_policy_moves(whose: str) -> None:
     settings = preset("grpo", "algorithm.kl.coefficient=0.1")
-    policy, reference = trained(reference_model()), other_policy(settings)
+    policy = trained(reference_model(tied=False))
+    reference = Reference(trained(reference_model(tied=False)), settings.kl, settings.kl.coefficient)
     batch = group_batch(policy)
     for trajectory in batch.trajectories:
         trajectory.contexts[0].tokens.clamp_(max=VOCABULARY - 2)
