@@ -13,12 +13,10 @@ NOTHING_COMPUTES = {
     "rm_pairwise": "no reward model is trained here",
     "vcpo_opob": "needs the gradient norm of every single sample",
     "group_wait": "a barrier's cost, of schedules",
-    "refresh_cadence": "engines load every version",
     "box_shares": "idle shares of boxes, of monitoring",
     "hit_rate": "yield of claims, of monitoring",
     "sampling_bias": "inclusion by length, of monitoring",
-    "long_reservation": "reserved places are the store's",
-    "segment_admissibility": "admissible versions are the store's",
+    "long_reservation": "in SQL, tested with the store",
 }
 
 
