@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
+
+_MAX_EXPONENT = 700.0
 
 
 class Ratio(NamedTuple):
@@ -50,6 +54,64 @@ def effective_sample_size(log_weights: Tensor) -> float | None:
     logs = log_weights.detach().double()
     weights = (logs - logs.max()).exp()
     return float(weights.sum() ** 2 / (len(weights) * (weights**2).sum()))
+
+
+class OffPolicy(NamedTuple):
+    """Distance from the sampler: ``chi2`` = mean r^2 - 1, ``m2`` = mean (log r)^2, ``ppl_ratio`` = exp(-mean log r)."""
+
+    chi2: float | None
+    m2: float | None
+    ppl_ratio: float | None
+
+
+def off_policy(log_ratio: Tensor, mask: Tensor) -> OffPolicy:
+    """From log-ratios policy - sampler [n] over the masked tokens of the whole batch; None without tokens."""
+    logs = log_ratio.detach().double()
+    squared = masked_mean((2 * logs).exp(), mask).value
+    m2, mean = masked_mean(logs**2, mask).value, masked_mean(logs, mask).value
+    if squared is None or mean is None:
+        return OffPolicy(None, None, None)
+    return OffPolicy(squared - 1, m2, math.exp(min(-mean, _MAX_EXPONENT)))
+
+
+LAG_BUCKETS = ((0, 0), (1, 1), (2, 3), (4, 7), (8, None))
+"""First and last lag of each bucket, in policy updates."""
+
+
+def kept_by_lag(kept: Tensor, token_lag: Tensor, mask: Tensor) -> dict[str, Ratio]:
+    """Share of tokens that still have a gradient, by their lag; [n] each. Buckets without tokens are absent."""
+    rates = {}
+    for first, last in LAG_BUCKETS:
+        inside = mask.bool() & (token_lag >= first)
+        if last is not None:
+            inside &= token_lag <= last
+        rate = masked_mean(kept.float(), inside)
+        if rate.denominator:
+            rates[f"{first}" if last == first else f"{first}_{last}" if last is not None else f"{first}_up"] = rate
+    return rates
+
+
+class Cosine(NamedTuple):
+    """Products of two gradients over a part of the parameters; those of disjoint parts add up."""
+
+    product: float
+    first: float
+    second: float
+
+    @property
+    def value(self) -> float | None:
+        scale = math.sqrt(self.first * self.second)
+        return self.product / scale if scale else None
+
+
+def gradient_cosine(first: Sequence[Tensor], second: Sequence[Tensor]) -> Cosine:
+    """<a, b>, <a, a> and <b, b> over the given tensors, in float64; each parameter must be counted once over all ranks."""
+    pairs = [(a.double(), b.double()) for a, b in zip(first, second, strict=True)]
+    return Cosine(
+        sum(float((a * b).sum()) for a, b in pairs),
+        sum(float((a * a).sum()) for a, _ in pairs),
+        sum(float((b * b).sum()) for _, b in pairs),
+    )
 
 
 class MaskedShares(NamedTuple):

@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from agentrl.config.load import flatten, resolve
+from agentrl.config.presets import PRESETS
 
 app = typer.Typer(help="Show settings and where each value comes from.", no_args_is_help=True)
 
@@ -20,9 +21,24 @@ def show(
     preset: str | None = typer.Option(None, "--preset", help="Algorithm preset."),
     config: Path | None = typer.Option(None, "--config", help="TOML file."),
 ) -> None:
-    """Every setting of a run that these options would start. Precedence: flag > file > overlay > preset > default."""
-    resolved = resolve(environment=env, preset=preset, file=config, flags={}, overrides=overrides or [])
+    """Every setting of such a run. Precedence: flag > file > overlay > environment > preset > default."""
+    from agentrl.launch.defaults import run_defaults
+
+    resolved = resolve(
+        environment=env, preset=preset, file=config, flags={}, overrides=overrides or [],
+        defaults_of=run_defaults,
+    )  # fmt: skip
     table = Table("setting", "value", "origin")
     for key, value in flatten(resolved.config.model_dump()):
         table.add_row(key, str(value), resolved.origins.get(key, "default"))
+    Console(width=None if Console().is_terminal else 160).print(table)
+
+
+@app.command("presets")
+def presets() -> None:
+    """Every preset: where it comes from and the settings it gives a real model."""
+    table = Table("preset", "source", "settings", show_lines=True)
+    for name, preset in PRESETS.items():
+        settings = ", ".join(f"{key.removeprefix('algorithm.')}={value}" for key, value in preset.values.items())
+        table.add_row(name, preset.source, settings)
     Console(width=None if Console().is_terminal else 160).print(table)

@@ -14,7 +14,7 @@ from agentrl.errors import UsageError
 def train(
     overrides: list[str] = typer.Argument(None, metavar="[KEY=VALUE]...", help="Settings, e.g. trainer.steps=50."),
     env: str | None = typer.Option(None, "--env", help="Environment: a name, module:Class or file.py:Class."),
-    preset: str | None = typer.Option(None, "--preset", help="sao_turn (default), sao or grpo."),
+    preset: str | None = typer.Option(None, "--preset", help="sao_turn (default), sao, grpo, ...: `agentrl config presets`."),
     sync: bool = typer.Option(False, "--sync", help="Strictly synchronous: lag bound 0."),
     seed: int | None = typer.Option(None, "--seed", help="Seed of tasks, demonstrations, weights and sampling."),
     name: str | None = typer.Option(None, "--name", help="Name of the run. Default: environment and time."),
@@ -25,7 +25,7 @@ def train(
     unsafe_local_execution: bool = typer.Option(False, "--unsafe-local-execution", help="Run tool code without isolation."),
     dry_run: bool = typer.Option(False, "--dry-run", help="Print the plan and check everything; start no run."),
 ) -> None:
-    """Train a policy. Precedence of settings: flag > file > overlay > preset > default.
+    """Train a policy. Precedence of settings: flag > file > overlay > environment > preset > default.
 
     Examples: agentrl train --env code_agent | agentrl train --env code_agent --preset grpo trainer.steps=50 |
     agentrl train --resume latest
@@ -41,6 +41,7 @@ def train(
         _resume(resume)
         return
     from agentrl.config.load import resolve
+    from agentrl.launch.defaults import run_defaults
 
     flags = {
         "seed": seed,
@@ -49,9 +50,12 @@ def train(
         "sandbox.unsafe_local_execution": True if unsafe_local_execution else None,
         "staleness.lag": 0 if sync else None,
     }
-    resolved = resolve(environment=env, preset=preset, file=config, flags=flags, overrides=overrides or [])
     from agentrl.environment.registry import load
 
+    resolved = resolve(
+        environment=env, preset=preset, file=config, flags=flags, overrides=overrides or [],
+        defaults_of=run_defaults,
+    )  # fmt: skip
     # An unknown name or option is refused before a database is started for it.
     environment = load(resolved.config.environment, resolved.config.environment_options)
     resolved = resolved.with_options(environment.options)

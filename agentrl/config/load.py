@@ -1,6 +1,7 @@
 """From preset, overlay, file and flags to one `RunConfig`, each value with its origin.
 
-Precedence: flag > file > overlay > preset > default. Every key that a user gives is used or refused with the nearest name.
+Precedence: flag > file > overlay > environment > preset > default. Every key that a user gives is used, or refused with the
+nearest name.
 """
 
 from __future__ import annotations
@@ -8,20 +9,23 @@ from __future__ import annotations
 import hashlib
 import json
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
+from agentrl.config.algorithm import option_choices, option_defaults
 from agentrl.config.nearest import nearest
-from agentrl.config.presets import PRESETS, TINY, TINY_REASON
+from agentrl.config.options import unread_options
+from agentrl.config.presets import PRESETS, TINY_REASON
 from agentrl.config.run import RunConfig
 from agentrl.errors import UsageError
 
 OPTIONS = "environment_options."
 """Prefix of settings that the environment itself declares and checks."""
+_RATIO_BOUNDS = ("algorithm.ratio_low", "algorithm.ratio_high")
 
 
 @dataclass(frozen=True)
@@ -47,9 +51,19 @@ def config_hash(config: RunConfig) -> str:
 
 
 def resolve(
-    *, environment: str | None, preset: str | None, file: Path | None, flags: Mapping[str, Any], overrides: Sequence[str]
+    *,
+    environment: str | None,
+    preset: str | None,
+    file: Path | None,
+    flags: Mapping[str, Any],
+    overrides: Sequence[str],
+    defaults_of: Callable[[str], Mapping[str, Any]] = lambda environment: {},
 ) -> Resolved:
-    """Build the configuration of a new run. `UsageError` names the key, its origin and the nearest valid one."""
+    """Build the configuration of a new run. `UsageError` names the key, its origin and the nearest valid one.
+
+    ``defaults_of`` says, by name, which settings an environment brings along. Ratio bounds among them are those of the loss
+    ``dis``, whose bounds belong to the task; another loss keeps the preset's.
+    """
     from_file = _read_file(file) if file else {}
     flags = {k: v for k, v in {**flags, "preset": preset, "environment": environment}.items() if v is not None}
     from_flags = _without_contradictions(flags, _parse_overrides(overrides))
@@ -59,9 +73,12 @@ def resolve(
     environment = _text("environment", from_flags, from_file)
     if not environment:
         raise UsageError("No environment given: use --env NAME, for example --env code_agent.")
-    layers: list[tuple[str, Mapping[str, Any]]] = [(f"preset {preset}", PRESETS[preset])]
+    layers: list[tuple[str, Mapping[str, Any]]] = [(f"preset {preset}", PRESETS[preset].values)]
+    loss = {**PRESETS[preset].values, **from_file, **from_flags}.get("algorithm.loss")
+    brought = {k: v for k, v in defaults_of(environment).items() if loss == "dis" or k not in _RATIO_BOUNDS}
+    layers.append((f"environment {environment}", brought))
     if not (from_flags.get("model.path") or from_file.get("model.path")):
-        layers.append((f"overlay tiny: {TINY_REASON}", TINY[preset]))
+        layers.append((f"overlay tiny: {TINY_REASON}", PRESETS[preset].tiny))
     layers += [(f"file {file}", from_file), ("flag", from_flags)]
     values: dict[str, Any] = {"environment": environment, "preset": preset}
     origins: dict[str, str] = {}
@@ -73,6 +90,7 @@ def resolve(
     if "staleness.eta" in {**from_file, **from_flags} and origins.get("staleness.lag", "").startswith("overlay"):
         _set(values, "staleness.lag", None)
         del origins["staleness.lag"]
+    _drop_unread(values, origins, {*from_file, *from_flags})
     return Resolved(_validate(values, origins), origins)
 
 
@@ -84,6 +102,24 @@ def environment_options(settings: Sequence[str]) -> dict[str, Any]:
             raise UsageError(f"'{key}' is no setting of an environment: write {OPTIONS}{key}=...")
         options[key.removeprefix(OPTIONS)] = value
     return options
+
+
+def _drop_unread(values: dict[str, Any], origins: dict[str, str], given: set[str]) -> None:
+    """Takes out what a preset set and the user's choices no longer read; `UsageError` when the user set it."""
+    algorithm = values.get("algorithm", {})
+    options = option_defaults() | {k: v for k, v in flatten(algorithm) if k in option_defaults()}
+    if any(options[name] not in allowed for name, allowed in option_choices().items()):
+        return  # the validation names the wrong value
+    for option, complaint in unread_options(options).items():
+        key = f"algorithm.{option}"
+        if key in given:
+            raise UsageError(f"Setting {complaint} ({origins[key]}).")
+        if origins.pop(key, None) is not None:
+            *path, last = option.split(".")
+            section = algorithm
+            for part in path:
+                section = section[part]
+            del section[last]
 
 
 def _without_contradictions(flags: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:

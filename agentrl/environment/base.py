@@ -64,6 +64,8 @@ class Environment:
     """True: an episode that ran out of turns or tokens is graded like a finished one, so its credit does not bootstrap."""
     strict_calls: bool = False
     """True: a turn with a tool call must be that one call and nothing else."""
+    run_defaults: ClassVar[Mapping[str, Any]] = MappingProxyType({})
+    """Settings that suit these tasks, by dotted name; presets yield to them, users overrule them."""
     tokenizer_hints: TokenizerHints | None = None
     tools: ClassVar[Mapping[str, Tool]] = MappingProxyType({})
     """Declared tools by name; filled from the ``@tool`` methods."""

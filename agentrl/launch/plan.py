@@ -12,7 +12,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from agentrl.config.algorithm import SENSIBLE_GROUPS
 from agentrl.config.load import Resolved
+from agentrl.config.options import unread_options
+from agentrl.config.presets import PRESETS
 from agentrl.config.run import RunConfig
 from agentrl.environment.base import Environment, checked_tasks
 from agentrl.errors import NotReadyError, UsageError
@@ -79,7 +82,7 @@ def make_plan(resolved: Resolved, name: str | None, store: TrajectoryStore, stor
         **chat,
         "engine": f"{config.engine.kind}, in the rollout process: no SGLang server is configured; "
         f"temperature {config.engine.temperature:g}, {config.engine.slots} slots",
-        "algorithm": _algorithm_line(config),
+        "algorithm": _algorithm_line(resolved),
         "staleness": _staleness_line(config),
         "trainer": _trainer_line(config),
         "checkpoints": f"every {config.trainer.checkpoint_every} steps: a crash repeats at most that many",
@@ -165,14 +168,33 @@ def _sandbox(config: RunConfig) -> str:
         raise NotReadyError(str(error)) from None
 
 
-def _algorithm_line(config: RunConfig) -> str:
+def _algorithm_line(resolved: Resolved) -> str:
+    config = resolved.config
     a = config.algorithm
-    parts = [f"preset {config.preset}: {a.advantage}", f"{a.loss} with ratio bounds ({a.ratio_low:g}, {a.ratio_high:g})"]
+    parts = [f"preset {config.preset} ({PRESETS[config.preset].source}): {a.advantage}", _loss(resolved)]
     if a.critic:
         parts.append(f"critic with {a.critic.updates_per_batch} updates a batch, {a.critic.warmup_batches} warm-up batches")
     if a.group_size > 1:
-        parts.append(f"groups of {a.group_size}")
+        low, high = SENSIBLE_GROUPS
+        outside = (
+            "" if low <= a.group_size <= high else f" (note: {low} to {high} is sensible; smaller is noisy, larger is dear)"
+        )
+        parts.append(f"groups of {a.group_size}{outside}")
+    if a.needs_reference:
+        parts.append(f"{a.kl.estimator} KL to the first policy in the {a.kl.place}, coefficient {a.kl.coefficient:g}")
+    if a.passes > 1:
+        parts.append(f"{a.passes} passes over each batch")
     return ", ".join(parts)
+
+
+def _loss(resolved: Resolved) -> str:
+    """The loss and, where it has ratio bounds, who chose them."""
+    a = resolved.config.algorithm
+    if "ratio_low" in unread_options(a.options()):
+        return a.loss
+    origins = {resolved.origins.get(f"algorithm.{bound}", "default") for bound in ("ratio_low", "ratio_high")}
+    chosen_by = " and ".join(sorted(origin.partition(":")[0] for origin in origins))
+    return f"{a.loss} with ratio bounds ({a.ratio_low:g}, {a.ratio_high:g}) of {chosen_by}"
 
 
 def _staleness_line(config: RunConfig) -> str:

@@ -6,6 +6,7 @@ where they are fed to the model and asked for nothing.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from uuid import UUID
@@ -14,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from agentrl.algorithm.turns import unit_ids
 from agentrl.errors import UsageError
 from agentrl.types import DropReason, Outcome, Segment, StoredTrajectory, Termination
 
@@ -33,9 +35,10 @@ class Context:
 class BatchTrajectory:
     """One trajectory. Tensors [n] over its action tokens.
 
-    ``turn_id`` int64, 0..K-1; ``loss_mask`` bool; ``logp_rollout`` float32, as sampled at ``temperature``; ``token_version``
-    int64; ``rewards`` float32: rewards of single turns, each on its turn's last action token, without the final ``reward``;
-    ``seams`` bool: last action before a rewritten context.
+    ``turn_id`` int64, 0..K-1; ``unit_id`` int64: the unit of credit, a turn unless the environment marked others; ``anchors``:
+    per turn, a hash of the observation it answered; ``loss_mask`` bool; ``logp_rollout`` float32, as sampled at
+    ``temperature``; ``token_version`` int64; ``rewards`` float32: rewards of single turns, each on its turn's last action
+    token, without the final ``reward``; ``seams`` bool: last action before a rewritten context.
     """
 
     id: UUID
@@ -46,6 +49,8 @@ class BatchTrajectory:
     temperature: float
     contexts: tuple[Context, ...]
     turn_id: Tensor
+    unit_id: Tensor
+    anchors: tuple[bytes, ...]
     loss_mask: Tensor
     logp_rollout: Tensor
     token_version: Tensor
@@ -59,6 +64,10 @@ class BatchTrajectory:
     @property
     def n_turns(self) -> int:
         return int(self.turn_id[-1]) + 1
+
+    @property
+    def n_units(self) -> int:
+        return int(self.unit_id[-1]) + 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +164,7 @@ def _convert(stored: StoredTrajectory) -> BatchTrajectory:
     ends = np.cumsum([len(context.positions) for context in contexts])
     seams = torch.zeros(int(ends[-1]), dtype=torch.bool)
     seams[[end - 1 for end in ends[:-1] if 0 < end < ends[-1]]] = True
+    turn_id = torch.repeat_interleave(torch.arange(len(acting)), torch.tensor([s.n_act for s in acting]))
     return BatchTrajectory(
         id=stored.id,
         group=stored.group,
@@ -163,7 +173,9 @@ def _convert(stored: StoredTrajectory) -> BatchTrajectory:
         outcome=stored.outcome,
         temperature=stored.lineage.sampling.temperature,
         contexts=tuple(contexts),
-        turn_id=torch.repeat_interleave(torch.arange(len(acting)), torch.tensor([s.n_act for s in acting])),
+        turn_id=turn_id,
+        unit_id=unit_ids(turn_id),
+        anchors=_anchors(stored.segments),
         loss_mask=torch.cat([_loss_mask(s) for s in acting]),
         logp_rollout=torch.cat([torch.from_numpy(s.logprobs.astype(np.float32)) for s in acting]),
         token_version=torch.cat([torch.from_numpy(s.versions.astype(np.int64)) for s in acting]),
@@ -181,6 +193,18 @@ def _context(segments: Sequence[Segment]) -> Context:
         tokens=torch.from_numpy(np.concatenate(tokens).astype(np.int64)),
         positions=torch.from_numpy(np.concatenate(is_action).nonzero()[0]),
     )
+
+
+def _anchors(segments: Sequence[Segment]) -> tuple[bytes, ...]:
+    """Per turn, a hash of all that was observed since the turn before."""
+    anchors: list[bytes] = []
+    seen = hashlib.sha256()
+    for segment in segments:
+        seen.update(segment.observation.astype("<i4").tobytes())
+        if segment.n_act:
+            anchors.append(seen.digest())
+            seen = hashlib.sha256()
+    return tuple(anchors)
 
 
 def _loss_mask(segment: Segment) -> Tensor:

@@ -12,18 +12,24 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
-from agentrl.algorithm.advantages import (
+from agentrl.algorithm.advantages import length_adaptive_lambda, skip_observation_gae
+from agentrl.algorithm.denominators import Weights, aggregation_weights
+from agentrl.algorithm.normalise import whiten
+from agentrl.algorithm.turns import (
     broadcast_turns,
-    gae,
-    group_relative,
-    length_adaptive_lambda,
+    hierarchical_advantages,
+    local_advantages,
     sum_by_turn,
+    turn_ends,
     turn_starts,
+    unit_values,
 )
-from agentrl.algorithm.losses import Weights, aggregation_weights
 from agentrl.config.algorithm import AlgorithmConfig
+from agentrl.trainer.baselines import critic_free_advantages
 from agentrl.trainer.batch import Batch, BatchTrajectory
+from agentrl.trainer.rewards import turn_rewards, with_outcome
 from agentrl.types import Outcome
 
 
@@ -40,14 +46,16 @@ class Values:
 class Credit:
     """Per trajectory, tensors [n] over action tokens, in the order of the batch.
 
-    ``returns`` are value targets (a turn's target on each of its tokens), trained where ``value_weights`` is not 0. None
-    without a critic. Weights and denominators: see `agentrl.algorithm.losses.aggregation_weights`, over the whole batch.
+    ``returns`` are value targets (a turn's target on each of its tokens), trained where ``value_weights`` is not 0. ``local``:
+    per unit of credit [K], V(after the observation that followed) - V(before). None without a critic. Weights and denominators:
+    see `agentrl.algorithm.denominators`, over the whole batch.
     """
 
     advantages: list[Tensor]
     policy_weights: Weights
     returns: list[Tensor] | None
     value_weights: Weights | None
+    local: list[Tensor] | None
 
 
 def bootstraps(trajectory: BatchTrajectory, settings: AlgorithmConfig) -> bool:
@@ -60,67 +68,148 @@ def left_out(trajectory: BatchTrajectory, settings: AlgorithmConfig) -> bool:
     return trajectory.outcome is Outcome.POLICY_ENDED and settings.truncation == "mask"
 
 
-def assign_credit(batch: Batch, values: Sequence[Values] | None, settings: AlgorithmConfig) -> Credit:
-    """Advantages, targets and denominators of a batch. ``values``: one per trajectory; None exactly when there is no critic."""
+def assign_credit(
+    batch: Batch,
+    values: Sequence[Values] | None,
+    settings: AlgorithmConfig,
+    *,
+    penalties: Sequence[Tensor] | None = None,
+) -> Credit:
+    """Advantages, targets and denominators of a batch.
+
+    ``values``: one per trajectory; None exactly when there is no critic. ``penalties``: per trajectory [n], taken from the
+    reward of each action token (a KL in the reward).
+    """
     if (values is None) != (settings.critic is None):
         raise ValueError("values are needed exactly when the algorithm has a critic")
-    kept = [not left_out(t, settings) for t in batch.trajectories]
-    policy_masks = [t.loss_mask & keep for t, keep in zip(batch.trajectories, kept, strict=True)]
-    policy_weights = aggregation_weights(policy_masks, settings.aggregation)
+    trajectories = batch.trajectories
+    kept = [not left_out(t, settings) for t in trajectories]
+    masks = [t.loss_mask & keep for t, keep in zip(trajectories, kept, strict=True)]
+    policy_weights = aggregation_weights(
+        masks, settings.aggregation, unit_ids=[t.unit_id for t in trajectories], length_norm=settings.length_norm
+    )
+    rewards = [turn_rewards(t, None if penalties is None else penalties[i]) for i, t in enumerate(trajectories)]
     if values is None:
-        return Credit(_group_advantages(batch, kept, settings), policy_weights, None, None)
-    advantages, returns, value_masks = [], [], []
+        advantages = critic_free_advantages(batch, rewards, masks, kept, settings)
+        return Credit(_by_token(advantages, masks, settings), policy_weights, None, None, None)
+    rewards = [with_outcome(r, t, settings) for r, t in zip(rewards, trajectories, strict=True)]
+    read = [
+        Values(v.at_actions, v.final if bootstraps(t, settings) else 0.0) for t, v in zip(trajectories, values, strict=True)
+    ]
     estimate = _turn_credit if settings.advantage == "turn_gae" else _token_credit
-    for trajectory, read, keep in zip(batch.trajectories, values, kept, strict=True):
-        final = read.final if bootstraps(trajectory, settings) else 0.0
-        advantage, target, value_mask = estimate(trajectory, Values(read.at_actions, final), settings)
-        advantages.append(advantage)
-        returns.append(target)
-        value_masks.append(value_mask & keep)
-    return Credit(advantages, policy_weights, returns, aggregation_weights(value_masks, "token_mean"))
+    advantages, returns, value_masks = estimate(trajectories, rewards, read, masks, settings)
+    value_masks = [mask & keep for mask, keep in zip(value_masks, kept, strict=True)]
+    local = [local_advantages(unit_values(v.at_actions, t.unit_id), v.final) for t, v in zip(trajectories, read, strict=True)]
+    value_weights = aggregation_weights(value_masks, "token_mean")
+    return Credit(_by_token(advantages, masks, settings), policy_weights, returns, value_weights, local)
 
 
-def _rewards(trajectory: BatchTrajectory) -> Tensor:
-    # The verdict sits on the last action token: on a later observation it would be discounted, or lost.
-    rewards = trajectory.rewards.double()
-    rewards[-1] += trajectory.reward or 0.0
-    return rewards
+def _by_token(advantages: list[Tensor], masks: Sequence[Tensor], settings: AlgorithmConfig) -> list[Tensor]:
+    return whiten(advantages, masks) if settings.normalise == "token" else advantages
+
+
+_Estimated = tuple[list[Tensor], list[Tensor], list[Tensor]]
+"""Advantages, value targets and value masks, per trajectory [n]."""
+
+
+def _token_credit(
+    trajectories: Sequence[BatchTrajectory],
+    rewards: Sequence[Tensor],
+    read: Sequence[Values],
+    masks: Sequence[Tensor],
+    settings: AlgorithmConfig,
+) -> _Estimated:
+    values = [v.at_actions.double() for v in read]
+    advantages, critics = _estimate(rewards, values, read, [t.seams for t in trajectories], settings)
+    targets = [(v + a).float() for v, a in zip(values, critics, strict=True)]
+    return [a.float() for a in advantages], targets, [torch.ones_like(mask) for mask in masks]
+
+
+def _turn_credit(
+    trajectories: Sequence[BatchTrajectory],
+    rewards: Sequence[Tensor],
+    read: Sequence[Values],
+    masks: Sequence[Tensor],
+    settings: AlgorithmConfig,
+) -> _Estimated:
+    ids = [t.unit_id for t in trajectories]
+    values = [unit_values(v.at_actions.double(), i, settings.turn_value) for v, i in zip(read, ids, strict=True)]
+    seams = [t.seams[turn_ends(t.unit_id)] for t in trajectories]
+    summed = [sum_by_turn(r, i) for r, i in zip(rewards, ids, strict=True)]
+    advantages, critics = _estimate(summed, values, read, seams, settings)
+    if settings.normalise == "turn":
+        advantages = whiten(advantages, [sum_by_turn(m.float(), i) > 0 for m, i in zip(masks, ids, strict=True)])
+    if settings.mapping == "hierarchical":
+        return _inside_turns(advantages, critics, values, read, ids, settings)
+    targets = [(v + a).float() for v, a in zip(values, critics, strict=True)]
+    return (
+        [broadcast_turns(a.float(), i) for a, i in zip(advantages, ids, strict=True)],
+        [broadcast_turns(g, i) for g, i in zip(targets, ids, strict=True)],
+        [_supervised(i, settings) for i in ids],
+    )
+
+
+def _inside_turns(
+    advantages: Sequence[Tensor],
+    critics: Sequence[Tensor],
+    values: Sequence[Tensor],
+    read: Sequence[Values],
+    ids: Sequence[Tensor],
+    settings: AlgorithmConfig,
+) -> _Estimated:
+    """Token-level estimates inside each turn; every action token's value is trained."""
+    assert settings.critic is not None
+    spread, targets = [], []
+    for own, critic, value, v, unit_id in zip(advantages, critics, values, read, ids, strict=True):
+        tokens = v.at_actions.double()
+        spread.append(hierarchical_advantages(own, value, tokens, unit_id, lam=settings.token_lambda).float())
+        target = tokens + hierarchical_advantages(critic, value, tokens, unit_id, lam=settings.critic.gae_lambda)
+        targets.append(target.float())
+    return spread, targets, [torch.ones_like(i, dtype=torch.bool) for i in ids]
+
+
+def _supervised(unit_id: Tensor, settings: AlgorithmConfig) -> Tensor:
+    """Where a turn's value is read is where it is trained."""
+    mask = torch.full_like(unit_id, settings.turn_value == "mean", dtype=torch.bool)
+    if settings.turn_value != "mean":
+        mask[turn_starts(unit_id) if settings.turn_value == "first" else turn_ends(unit_id)] = True
+    return mask
+
+
+def _estimate(
+    rewards: Sequence[Tensor],
+    values: Sequence[Tensor],
+    read: Sequence[Values],
+    seams: Sequence[Tensor],
+    settings: AlgorithmConfig,
+) -> tuple[list[Tensor], list[Tensor]]:
+    """Advantages with the policy's lambda and with the critic's (decoupled GAE: VC-PPO, SAO); float64, per trajectory."""
+    assert settings.critic is not None
+    lengths = [len(v) for v in values]
+    lambdas = [_policy_lambda(n, settings) for n in lengths]
+    padded_rewards, padded_values, padded_seams = (pad_sequence(list(x), batch_first=True) for x in (rewards, values, seams))
+    actions = torch.arange(max(lengths)) < torch.tensor(lengths).unsqueeze(1)
+    finals = torch.tensor([v.final for v in read], dtype=torch.float64)
+
+    def estimate(lam: float | Tensor, *, window: int | None, clamp: float | None) -> list[Tensor]:
+        rows = skip_observation_gae(
+            padded_rewards,
+            padded_values,
+            actions,
+            final_values=finals,
+            gamma=settings.gamma,
+            lam=lam,
+            seams=padded_seams,
+            window=window,
+            clamp=clamp,
+        )
+        return [row[:n] for row, n in zip(rows, lengths, strict=True)]
+
+    policy = estimate(torch.tensor(lambdas, dtype=torch.float64), window=settings.td_window, clamp=settings.td_clamp)
+    return policy, estimate(settings.critic.gae_lambda, window=None, clamp=None)
 
 
 def _policy_lambda(length: int, settings: AlgorithmConfig) -> float:
-    return length_adaptive_lambda(length) if settings.gae_lambda == "length_adaptive" else settings.gae_lambda
-
-
-def _token_credit(trajectory: BatchTrajectory, read: Values, settings: AlgorithmConfig) -> tuple[Tensor, Tensor, Tensor]:
-    values, rewards = read.at_actions.double(), _rewards(trajectory)
-    advantage, target = _estimate(rewards, values, read.final, trajectory.seams, settings)
-    return advantage, target, torch.ones(trajectory.n_actions, dtype=torch.bool)
-
-
-def _turn_credit(trajectory: BatchTrajectory, read: Values, settings: AlgorithmConfig) -> tuple[Tensor, Tensor, Tensor]:
-    turn_id = trajectory.turn_id
-    starts = turn_starts(turn_id)
-    seams = sum_by_turn(trajectory.seams.int(), turn_id).bool()
-    rewards = sum_by_turn(_rewards(trajectory), turn_id)
-    advantage, target = _estimate(rewards, read.at_actions[starts].double(), read.final, seams, settings)
-    value_mask = torch.zeros(trajectory.n_actions, dtype=torch.bool)
-    value_mask[starts] = True
-    return broadcast_turns(advantage, turn_id), broadcast_turns(target, turn_id), value_mask
-
-
-def _estimate(rewards: Tensor, values: Tensor, final: float, seams: Tensor, settings: AlgorithmConfig) -> tuple[Tensor, Tensor]:
-    """Advantages with the policy's lambda, targets with the critic's (decoupled GAE: VC-PPO, SAO); float32."""
-    assert settings.critic is not None
-    lam = _policy_lambda(len(rewards), settings)
-    advantage = gae(rewards, values, final_value=final, gamma=settings.gamma, lam=lam, seams=seams)
-    critic_lam = settings.critic.gae_lambda
-    target = values + gae(rewards, values, final_value=final, gamma=settings.gamma, lam=critic_lam, seams=seams)
-    return advantage.float(), target.float()
-
-
-def _group_advantages(batch: Batch, kept: Sequence[bool], settings: AlgorithmConfig) -> list[Tensor]:
-    members = [t for t, keep in zip(batch.trajectories, kept, strict=True) if keep]
-    totals = [float(_rewards(t).sum()) for t in members]
-    groups = [t.group or t.id for t in members]
-    relative = dict(zip((t.id for t in members), group_relative(totals, groups, divide_by_std=settings.group_std), strict=True))
-    return [torch.full((t.n_actions,), float(relative.get(t.id, 0.0))) for t in batch.trajectories]
+    if settings.gae_lambda == "length_adaptive":
+        return length_adaptive_lambda(length, settings.lambda_alpha)
+    return settings.gae_lambda

@@ -5,7 +5,7 @@ Invariants
 - checked_before_update: leases are renewed and fence, count and lag are tested right before the optimizer step.
 - committed_then_public: weights are published, checkpointed and continued from only after their step is committed. A refused
   commit ends the process: its memory holds a step that does not exist.
-- one_pass: a batch is used once.
+- one_entry: a batch is one step, one ledger entry and at most one version, whatever the number of passes over it.
 """
 
 from __future__ import annotations
@@ -13,24 +13,32 @@ from __future__ import annotations
 import hashlib
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event
 from typing import Any
 from uuid import UUID
 
+from torch import Tensor
+
+from agentrl.config.algorithm import AlgorithmConfig
 from agentrl.config.run import RunConfig
 from agentrl.errors import RunFailed
 from agentrl.monitor.log import ProcessLog
 from agentrl.store.contract import Change, Claim, ClaimedItem, RunRow, StepCommit, TrainerStart, TrajectoryStore
+from agentrl.trainer.baselines import uniform_group_ids
 from agentrl.trainer.batch import Batch, build_batch
 from agentrl.trainer.checkpointing import write_checkpoint
 from agentrl.trainer.console import Console
+from agentrl.trainer.credit import left_out
 from agentrl.trainer.gate import check_batch
+from agentrl.trainer.gradients import GradientMemory
+from agentrl.trainer.lags import TokenLags
 from agentrl.trainer.megatron.model import TrainedModel
 from agentrl.trainer.publish import Publisher
-from agentrl.trainer.update import UpdateResult, train_on
+from agentrl.trainer.reference import Reference
+from agentrl.trainer.update import Companions, UpdateResult, train_on
 from agentrl.types import DropReason, PolicyVersion, StoredTrajectory
 
 STOP_SEEN_S = 0.2
@@ -52,6 +60,7 @@ class TrainerLoop:
     log: ProcessLog
     console: Console
     stop: Event
+    reference: Reference | None = None
     in_update: bool = False
     """Between the renewal before the update and its commit: whoever fails here must not release its leases."""
     _step: int = 0
@@ -66,6 +75,9 @@ class TrainerLoop:
     def __post_init__(self) -> None:
         self._step, self._updates = self.start.step, self.start.updates
         self._max_context = int(self.policy.hf["max_position_embeddings"])
+        self._lags = TokenLags(lambda version: self.store.version(self.run.id, version))
+        memory = GradientMemory() if self.config.algorithm.gradient_cosine else None
+        self._companions = Companions(self.reference, memory)
 
     def train(self) -> bool:
         """True when the target step was reached, False after a stop. A checkpoint is saved either way."""
@@ -117,13 +129,12 @@ class TrainerLoop:
     def _train_on(self, claim: Claim, waited: float) -> None:
         began = time.monotonic()
         algorithm, trainer = self.config.algorithm, self.config.trainer
-        batch, consumed, dropped = _sort_items(claim.items, self._max_context)
+        batch, consumed, dropped = _sort_items(claim.items, self._max_context, algorithm)
         if not self._gate_passed:
             gap = check_batch(claim.items, batch, self.policy)
             self._gate_passed = gap is not None
             if gap is not None:
                 self.console.say(f"gate passed: tokens replayed, log-probs equal the engine's (largest difference {gap:.1e})")
-        warming = algorithm.critic is not None and self._step < algorithm.critic.warmup_batches
         leases = [(item.item, item.token) for item in claim.items]
         self.store.renew_leases(self.run.id, self.start.fence, leases, trainer.lease_s)
         self.in_update = True
@@ -133,10 +144,12 @@ class TrainerLoop:
             self.critic,
             algorithm,
             policy_lr=self._learning_rate(),
-            update_policy=not warming,
+            update_policy=algorithm.updates_policy(self._step),
+            token_lags=self._token_lags(claim, batch),
+            companions=self._companions,
         )
         trained_s = time.monotonic() - began
-        metrics = self._metrics(claim, batch, result, waited, trained_s)
+        metrics = self._metrics(claim, dropped, result, waited, trained_s)
         committed = self.store.commit_step(
             self.run.id,
             self.start.fence,
@@ -157,6 +170,14 @@ class TrainerLoop:
         if result.policy_updated:
             self.version = self.publisher.publish(self.policy.export(), parent=self.version.version, updates=self._updates)
         self._after_step(claim, metrics)
+
+    def _token_lags(self, claim: Claim, batch: Batch) -> list[Tensor]:
+        versions = {t.id: t.token_version for t in batch.trajectories}
+        lags: dict[UUID, Tensor] = {}
+        for item in claim.items:
+            ids = [t.id for t in item.trajectories if t.id in versions]
+            lags |= zip(ids, self._lags.of_item([versions[i] for i in ids], item.lag, self.version), strict=True)
+        return [lags[t.id] for t in batch.trajectories]
 
     def _after_step(self, claim: Claim, metrics: dict[str, Any]) -> None:
         trainer, evaluation = self.config.trainer, self.config.evaluation
@@ -185,6 +206,7 @@ class TrainerLoop:
             "updates": self._updates,
             "policy": self.policy.state_dict(),
             "critic": self.critic.state_dict() if self.critic else None,
+            "kl_coefficient": self.reference.coefficient if self.reference else None,
         }
         uri, checksum = write_checkpoint(folder, state)
         self.store.add_checkpoint(
@@ -204,7 +226,14 @@ class TrainerLoop:
         progress = self._step / trainer.steps
         return trainer.learning_rate * (1 - (1 - trainer.final_learning_rate) * progress)
 
-    def _metrics(self, claim: Claim, batch: Batch, result: UpdateResult, waited: float, trained_s: float) -> dict[str, Any]:
+    def _metrics(
+        self,
+        claim: Claim,
+        dropped: Sequence[tuple[UUID, int, DropReason]],
+        result: UpdateResult,
+        waited: float,
+        trained_s: float,
+    ) -> dict[str, Any]:
         now = time.monotonic()
         wall, self._ended = now - self._ended, now
         trajectories = [t for item in claim.items for t in item.trajectories]
@@ -224,6 +253,7 @@ class TrainerLoop:
             "turns_mean": _mean([t.n_turns for t in trajectories]),
             "lag_mean": _mean(lags),
             "lag_max": max(lags),
+            "uniform_groups": sum(d[2] is DropReason.ZERO_VARIANCE for d in dropped) / len(claim.items),
             "hit_rate": self._admissible / max(1, self._examined),
             "wall_s": round(wall, 4),
             "wait_s": round(waited, 4),
@@ -238,10 +268,18 @@ class TrainerLoop:
 
 
 def _sort_items(
-    items: Sequence[ClaimedItem], max_context: int
+    items: Sequence[ClaimedItem], max_context: int, algorithm: AlgorithmConfig
 ) -> tuple[Batch, list[tuple[UUID, int]], list[tuple[UUID, int, DropReason]]]:
-    """The batch of all sound items; an item with an unsound member is dropped whole, for that member's reason."""
-    rejected = dict(build_batch([t for item in items for t in item.trajectories], max_context=max_context).rejected)
+    """The batch of all items that can be trained.
+
+    An item with an unsound member is dropped whole, for that member's reason; a uniform group is dropped as zero_variance where
+    the settings say so.
+    """
+    whole = build_batch([t for item in items for t in item.trajectories], max_context=max_context)
+    rejected = dict(whole.rejected)
+    uniform: set[Hashable] = set()
+    if algorithm.drop_uniform_groups:
+        uniform = uniform_group_ids(whole, algorithm, [not left_out(t, algorithm) for t in whole.trajectories])
     consumed: list[tuple[UUID, int]] = []
     dropped: list[tuple[UUID, int, DropReason]] = []
     sound: list[StoredTrajectory] = []
@@ -249,6 +287,8 @@ def _sort_items(
         reasons = [rejected[t.id] for t in item.trajectories if t.id in rejected]
         if reasons:
             dropped.append((item.item, item.token, reasons[0]))
+        elif any(t.group in uniform for t in item.trajectories):
+            dropped.append((item.item, item.token, DropReason.ZERO_VARIANCE))
         else:
             consumed.append((item.item, item.token))
             sound.extend(item.trajectories)

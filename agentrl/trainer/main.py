@@ -13,7 +13,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -35,6 +35,7 @@ from agentrl.trainer.console import Console
 from agentrl.trainer.loop import TrainerLoop
 from agentrl.trainer.megatron.model import OptimizerSettings, TrainedModel
 from agentrl.trainer.publish import Publisher
+from agentrl.trainer.reference import Reference
 from agentrl.trainer.warm_start import WarmStartStopped, warm_started_model
 
 EXIT_DONE, EXIT_STOPPED, EXIT_FENCED, EXIT_FAILED = 0, 130, 4, 5
@@ -125,12 +126,10 @@ def _build_loop(
     checkpoint: Checkpoint | None,
 ) -> TrainerLoop:
     policy, critic = build_models(config, model_dir)
+    reference = build_reference(config, model_dir)
     publisher = Publisher(store, run.id, start, folder / "weights")
     if checkpoint is not None:
-        state: dict[str, Any] = read_checkpoint(checkpoint)
-        policy.load_state_dict(state["policy"])
-        if critic is not None:
-            critic.load_state_dict(state["critic"])
+        restore(read_checkpoint(checkpoint), policy, critic, reference)
     first = start.version is None
     version = start.version or publisher.publish(policy.export(), parent=None, updates=0)
     log.gauge(step=start.step, policy_version=version.version)
@@ -140,10 +139,19 @@ def _build_loop(
             f"resumed at step {start.step} (version {version.version}): "
             f"{start.returned} items back to ready, {start.dropped} dropped"
         )
-    loop = TrainerLoop(store, run, config, folder, start, version, policy, critic, publisher, log, console, stop)
+    loop = TrainerLoop(store, run, config, folder, start, version, policy, critic, publisher, log, console, stop, reference)
     if first and config.evaluation.episodes:
         loop.request_evaluation(config.evaluation.episodes)
     return loop
+
+
+def restore(state: Mapping[str, Any], policy: TrainedModel, critic: TrainedModel | None, reference: Reference | None) -> None:
+    """Weights, optimizers and the KL coefficient as a checkpoint holds them."""
+    policy.load_state_dict(state["policy"])
+    if critic is not None:
+        critic.load_state_dict(state["critic"])
+    if reference is not None and state.get("kl_coefficient") is not None:
+        reference.coefficient = state["kl_coefficient"]
 
 
 def build_models(config: RunConfig, model_dir: Path) -> tuple[TrainedModel, TrainedModel | None]:
@@ -166,6 +174,17 @@ def build_models(config: RunConfig, model_dir: Path) -> tuple[TrainedModel, Trai
         max_tokens=trainer.micro_batch_tokens,
     )
     return policy, critic
+
+
+def build_reference(config: RunConfig, model_dir: Path) -> Reference | None:
+    """The policy of ``model_dir`` once more, for the distance to it; None when no setting reads it."""
+    if not config.algorithm.needs_reference:
+        return None
+    model = open_model_dir(model_dir)
+    policy = TrainedModel(
+        model.config.raw, "policy", model.tensors(), OptimizerSettings(), max_tokens=config.trainer.micro_batch_tokens
+    )
+    return Reference(policy, config.algorithm.kl, config.algorithm.kl.coefficient)
 
 
 def _model_dir(config: RunConfig, folder: Path, console: Console, log: ProcessLog, stop: threading.Event) -> Path:

@@ -1,7 +1,7 @@
-"""One batch, one update: values, critic updates, credit, one policy step, metrics.
+"""One batch, one update: values, critic updates, credit, the policy's passes, metrics.
 
 - **update_order**: values before -> K critic updates -> values for the advantages (before or after, by setting) -> advantages
-  -> one policy step on data used once.
+  -> as many policy steps as the setting ``passes`` says, one by default, all with the same advantages and denominator.
 - **non_finite_stops**: a NaN or infinite value, advantage, loss or gradient raises `NonFiniteUpdate` with the trajectories' ids
   before the policy is touched; the run must not continue, commit or publish after it.
 """
@@ -16,13 +16,16 @@ from uuid import UUID
 import torch
 from torch import Tensor
 
-from agentrl.algorithm.losses import dis_loss, ppo_clip_loss, value_loss
+from agentrl.algorithm.losses import value_loss
 from agentrl.config.algorithm import AlgorithmConfig
 from agentrl.errors import RunFailed
 from agentrl.store.contract import Trained
 from agentrl.trainer.batch import Batch
 from agentrl.trainer.credit import Credit, Values, assign_credit, bootstraps
-from agentrl.trainer.megatron.model import NonFiniteStep, Outputs, TrainedModel
+from agentrl.trainer.gradients import GradientMemory
+from agentrl.trainer.megatron.model import NonFiniteStep, Outputs, Step, TrainedModel
+from agentrl.trainer.objective import needs_current_logprobs, policy_loss, regularisation, sequence_columns
+from agentrl.trainer.reference import Reference
 from agentrl.trainer.rows import action_rows, join_rows, owners
 from agentrl.trainer.statistics import critic_metrics, policy_metrics
 
@@ -45,6 +48,17 @@ class UpdateResult:
     trained: Sequence[Trained]
 
 
+@dataclass(frozen=True, slots=True)
+class Companions:
+    """What some settings need beside the models: the reference policy, and the last gradient."""
+
+    reference: Reference | None = None
+    gradients: GradientMemory | None = None
+
+
+_ALONE = Companions()
+
+
 def train_on(
     batch: Batch,
     policy: TrainedModel,
@@ -53,20 +67,34 @@ def train_on(
     *,
     policy_lr: float,
     update_policy: bool,
+    token_lags: Sequence[Tensor] | None = None,
+    companions: Companions = _ALONE,
 ) -> UpdateResult:
     """Train both models on a batch; ``update_policy`` False trains the critic alone (warm-up).
 
-    All log-probs and metrics are those before the policy step. Raises `NonFiniteUpdate`.
+    ``token_lags``: per trajectory int64 [n], in policy updates; without them lags are in no metric, and an interpolated
+    proximal policy can't be had. All log-probs and metrics are those before the policy's first step. Raises `NonFiniteUpdate`.
     """
     if not batch.trajectories:
         return UpdateResult(policy_updated=False, metrics={}, denominators={"policy": 0.0}, trained=[])
     metrics: dict[str, float] = {}
-    values = None if critic is None else _train_critic(batch, critic, settings, metrics)
-    credit = assign_credit(batch, values, settings)
+    reference = companions.reference
+    logp_reference = None if reference is None else reference.logprobs(batch)
+    if logp_reference is not None:
+        _refuse_non_finite(batch, "log-prob of the reference policy", logp_reference)
+    penalties = None if reference is None or logp_reference is None else reference.penalties(batch, logp_reference)
+    values = None if critic is None else _train_critic(batch, critic, settings, penalties, metrics)
+    credit = assign_credit(batch, values, settings, penalties=penalties)
     _refuse_non_finite(batch, "advantage", credit.advantages)
-    outputs = _step_policy(batch, policy, credit, settings, policy_lr if update_policy else None, metrics)
+    columns = _columns(batch, credit, token_lags, logp_reference)
+    step = _PolicyStep(batch, policy, credit, settings, columns, 0.0 if reference is None else reference.coefficient)
+    outputs = step.run(policy_lr if update_policy else None, metrics, companions.gradients)
     logprobs, entropy = join_rows(batch, outputs, "logprob"), join_rows(batch, outputs, "entropy")
-    metrics |= policy_metrics(batch, credit, logprobs, entropy, settings)
+    metrics |= policy_metrics(batch, credit, logprobs, entropy, settings, step.columns)
+    if reference is not None and "kl_reference" in metrics:
+        metrics["kl_coefficient"] = reference.coefficient
+        if update_policy:
+            reference.adapt(metrics["kl_reference"], len(batch.trajectories))
     return UpdateResult(
         policy_updated="policy_loss" in metrics,
         metrics=metrics,
@@ -75,40 +103,48 @@ def train_on(
     )
 
 
-def _train_critic(batch: Batch, critic: TrainedModel, settings: AlgorithmConfig, metrics: dict[str, float]) -> list[Values]:
+def _train_critic(
+    batch: Batch,
+    critic: TrainedModel,
+    settings: AlgorithmConfig,
+    penalties: Sequence[Tensor] | None,
+    metrics: dict[str, float],
+) -> list[Values]:
     """K value updates; returns the values that the advantages are computed from."""
     config = settings.critic
     assert config is not None
     finals = [bootstraps(t, settings) for t in batch.trajectories]
     plain = action_rows(batch, {}, with_final=finals)
-    if config.gae_lambda == 1 and not any(finals):
+    if config.gae_lambda == 1 and not any(finals) and settings.mapping == "broadcast" and config.value_clip is None:
         # Targets are then plain returns, whatever the values: the first update's forward pass gives the values before.
         before = [Values(torch.zeros(t.n_actions), 0.0) for t in batch.trajectories]
     else:
         before = _values(batch, critic.forward(plain), finals)
-    credit = assign_credit(batch, before, settings)
+    credit = assign_credit(batch, before, settings, penalties=penalties)
     assert credit.returns is not None
     assert credit.value_weights is not None
-    rows = action_rows(batch, {"target": credit.returns, "weight": credit.value_weights.per_token}, with_final=finals)
+    columns = {"target": credit.returns, "weight": credit.value_weights.per_token}
+    if config.value_clip is not None:
+        columns["before"] = [v.at_actions for v in before]
+    rows = action_rows(batch, columns, with_final=finals)
+
+    def critic_loss(outputs: Outputs, columns: Mapping[str, Tensor]) -> Tensor:
+        per_token = value_loss(outputs["value"], columns["target"], values_before=columns.get("before"), clip=config.value_clip)
+        return (columns["weight"] * per_token).sum()
+
     steps = []
     for _ in range(config.updates_per_batch):
         with _naming(batch):
             steps.append(
-                critic.step(
-                    rows, _critic_loss, denominator=credit.value_weights.denominator, learning_rate=config.learning_rate
-                )
+                critic.step(rows, critic_loss, denominator=credit.value_weights.denominator, learning_rate=config.learning_rate)
             )
     before = _values(batch, steps[0].outputs, finals)
     after = _values(batch, critic.forward(plain), finals) if config.value_eval == "after" else None
     metrics |= {"value_loss": steps[0].loss, "value_loss_last": steps[-1].loss, "critic_grad_norm": steps[-1].grad_norm}
-    metrics |= critic_metrics(batch, before, after, credit, settings)
+    metrics |= critic_metrics(batch, before, after, credit, settings, penalties)
     chosen = before if after is None else after
     _refuse_non_finite(batch, "value", [v.at_actions for v in chosen])
     return chosen
-
-
-def _critic_loss(outputs: Outputs, columns: Mapping[str, Tensor]) -> Tensor:
-    return (columns["weight"] * value_loss(outputs["value"], columns["target"])).sum()
 
 
 def _values(batch: Batch, outputs: Sequence[Outputs], finals: Sequence[bool]) -> list[Values]:
@@ -116,38 +152,77 @@ def _values(batch: Batch, outputs: Sequence[Outputs], finals: Sequence[bool]) ->
     return [Values(v[:-1], float(v[-1])) if final else Values(v, 0.0) for v, final in zip(joined, finals, strict=True)]
 
 
-def _step_policy(
-    batch: Batch,
-    policy: TrainedModel,
-    credit: Credit,
-    settings: AlgorithmConfig,
-    learning_rate: float | None,
-    metrics: dict[str, float],
-) -> Sequence[Outputs]:
-    """One policy step and its metrics, or only a forward pass when there is no rate or nothing to train on."""
-    if learning_rate is None or not credit.policy_weights.denominator:
-        return policy.forward(action_rows(batch, {}))
-    columns = {
+def _columns(
+    batch: Batch, credit: Credit, token_lags: Sequence[Tensor] | None, logp_reference: Sequence[Tensor] | None
+) -> dict[str, Sequence[Tensor]]:
+    columns: dict[str, Sequence[Tensor]] = {
         "weight": credit.policy_weights.per_token,
         "advantage": credit.advantages,
         "logp_rollout": [t.logp_rollout for t in batch.trajectories],
     }
+    if token_lags is not None:
+        columns["token_lag"] = token_lags
+    if logp_reference is not None:
+        columns["logp_reference"] = logp_reference
+    return columns
 
-    def loss(outputs: Outputs, columns: Mapping[str, Tensor]) -> Tensor:
-        low, high = settings.ratio_low, settings.ratio_high
-        logp, rollout, advantages = outputs["logprob"], columns["logp_rollout"], columns["advantage"]
-        if settings.loss == "dis":
-            per_token = dis_loss(logp, logp_rollout=rollout, advantages=advantages, low=low, high=high).per_token
-        else:
-            per_token = ppo_clip_loss(logp, logp_behaviour=rollout, advantages=advantages, low=low, high=high).per_token
+
+@dataclass
+class _PolicyStep:
+    """The policy's passes over one batch. ``columns``: of the first pass, once it has run."""
+
+    batch: Batch
+    policy: TrainedModel
+    credit: Credit
+    settings: AlgorithmConfig
+    columns: dict[str, Sequence[Tensor]]
+    kl_coefficient: float
+
+    def run(
+        self, learning_rate: float | None, metrics: dict[str, float], gradients: GradientMemory | None
+    ) -> Sequence[Outputs]:
+        """All passes and their metrics, or only a forward pass when there is no rate or nothing to train on; the outputs are
+        those before the first step."""
+        if learning_rate is None or not self.credit.policy_weights.denominator:
+            self.columns |= self._sequence_columns(0, None)
+            return self.policy.forward(action_rows(self.batch, {}))
+        first: Step | None = None
+        for number in range(self.settings.passes):
+            proximal = None if first is None else join_rows(self.batch, first.outputs, "logprob")
+            columns = {**self.columns, **self._sequence_columns(number, proximal)}
+            if proximal is not None:
+                columns["logp_proximal"] = proximal
+            with _naming(self.batch):
+                step = self.policy.step(
+                    action_rows(self.batch, columns),
+                    self._loss,
+                    denominator=self.credit.policy_weights.denominator,
+                    learning_rate=learning_rate,
+                )
+            if gradients is not None:
+                metrics |= gradients.compare(self.policy)
+            if first is None:
+                first, self.columns = step, columns
+                metrics |= {"policy_loss": step.loss, "policy_grad_norm": step.grad_norm, "policy_lr": learning_rate}
+            else:
+                metrics |= {"policy_loss_last": step.loss, "policy_grad_norm_last": step.grad_norm}
+        assert first is not None
+        return first.outputs
+
+    def _sequence_columns(self, number: int, proximal: Sequence[Tensor] | None) -> dict[str, list[Tensor]]:
+        if not needs_current_logprobs(self.settings, number):
+            return {}
+        current = join_rows(self.batch, self.policy.forward(action_rows(self.batch, {})), "logprob")
+        masks = [weights > 0 for weights in self.credit.policy_weights.per_token]
+        return sequence_columns(self.batch, current, proximal, masks, self.settings)
+
+    def _loss(self, outputs: Outputs, columns: Mapping[str, Tensor]) -> Tensor:
+        logp = outputs["logprob"]
+        per_token = policy_loss(logp, columns, self.settings).per_token
+        if self.kl_coefficient or self.settings.entropy_bonus:
+            per_token = per_token + regularisation(logp, outputs["entropy"], columns, self.settings, self.kl_coefficient)
         # Selected, not multiplied: a token out of the loss may hold anything.
         return torch.where(columns["weight"] > 0, columns["weight"] * per_token, 0.0).sum()
-
-    denominator = credit.policy_weights.denominator
-    with _naming(batch):
-        step = policy.step(action_rows(batch, columns), loss, denominator=denominator, learning_rate=learning_rate)
-    metrics |= {"policy_loss": step.loss, "policy_grad_norm": step.grad_norm, "policy_lr": learning_rate}
-    return step.outputs
 
 
 @contextmanager

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import ClassVar
 
 from agentrl.environment import Done, Environment, Episode, Message, Policy, Reward, Task, TokenizerHints, tool, tool_call
 from agentrl.types import Termination
@@ -21,6 +22,7 @@ class CodeAgent(Environment):
     """Reward 1 when all tests pass in the grading sandbox, less 0.05 for each turn over three; 0 without a clean "done"."""
 
     version = "2"
+    run_defaults: ClassVar[Mapping[str, float]] = {"algorithm.ratio_low": 0.2, "algorithm.ratio_high": 4.0}
     sandbox = SandboxSpec(memory_mb=256, pids=32)
     max_turns = 6
     max_turn_tokens = 40

@@ -8,24 +8,17 @@ import pytest
 import torch
 from vectors import close, tensor, vector
 
-from agentrl.algorithm.advantages import (
-    broadcast_turns,
-    gae,
-    group_relative,
-    length_adaptive_lambda,
-    sum_by_turn,
-    turn_starts,
-)
+from agentrl.algorithm.advantages import gae, length_adaptive_lambda, skip_observation_gae
 
 
-def skip_observations(rewards: Any, values: Any, mask: Any, **settings: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """GAE over the action positions only, scattered back: advantages and returns, zero on observations."""
-    chosen = torch.tensor(mask, dtype=torch.bool)
-    rewards, values = tensor(rewards), tensor(values)
-    advantages, returns = torch.zeros_like(values), torch.zeros_like(values)
-    advantages[chosen] = gae(rewards[chosen], values[chosen], **settings)  # type: ignore[arg-type]
-    returns[chosen] = advantages[chosen] + values[chosen]
-    return advantages, returns
+def skip_observations(
+    rewards: Any, values: Any, mask: Any, *, final_value: float, gamma: float, lam: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Advantages and value targets, zero on observations."""
+    actions = torch.tensor([mask], dtype=torch.bool)
+    rewards, values = tensor([rewards]), tensor([values])
+    advantages = skip_observation_gae(rewards, values, actions, final_values=tensor([final_value]), gamma=gamma, lam=lam)
+    return advantages[0], torch.where(actions, advantages + values, 0.0)[0]
 
 
 def test_token_gae_with_observation_gaps__matches_every_ending() -> None:
@@ -100,30 +93,6 @@ def test_turn_gae_of_a_single_turn__matches() -> None:
     assert close(cut, expected["single_truncated_bootstrap"]["adv"])
 
 
-def test_turn_to_token_broadcast__advantage_on_all_tokens_value_target_at_turn_starts() -> None:
-    given, expected = vector("turn_to_token")
-    position_turns = torch.tensor(given["turn_id"])
-    actions = position_turns >= 0
-    turn_id = position_turns[actions]
-    starts = actions.nonzero().squeeze(-1)[turn_starts(turn_id)]
-
-    def scatter(values: torch.Tensor, where: torch.Tensor) -> torch.Tensor:
-        out = torch.zeros(len(position_turns), dtype=torch.float64)
-        out[where] = values
-        return out
-
-    assert close(tensor(given["token_values"])[starts], given["turn_values"])
-    assert close(scatter(broadcast_turns(tensor(given["turn_adv"]), turn_id), actions), expected["broadcast"])
-    assert close(scatter(torch.ones(3, dtype=torch.float64), starts), expected["value_mask"])
-    assert close(scatter(tensor(given["turn_adv"]) + tensor(given["turn_values"]), starts), expected["value_target"])
-
-
-def test_sum_by_turn__each_reward_goes_to_its_turn() -> None:
-    assert sum_by_turn(
-        torch.tensor([0.0, 0.1, 0.0, 0.0, -0.2, 1.0]), torch.tensor([0, 0, 1, 2, 2, 2])
-    ).tolist() == pytest.approx([0.1, 0.0, 0.8])
-
-
 def test_seam_between_contexts__no_discount_and_no_decay_across_it() -> None:
     rewards, values = tensor([0.0, 0.0, 1.0]), tensor([0.2, 0.4, 0.5])
     seamed = gae(rewards, values, final_value=0, gamma=0.9, lam=0.5, seams=torch.tensor([False, True, False]))
@@ -132,22 +101,63 @@ def test_seam_between_contexts__no_discount_and_no_decay_across_it() -> None:
     assert close(seamed[0], (0.9 * 0.4 - 0.2) + 0.45 * 0.6)
 
 
-@pytest.mark.parametrize("name", ["binary", "dense", "zero_var", "single"])
-def test_group_estimators__match(name: str) -> None:
-    given, expected = vector("group_estimators")
-    rewards = given["groups"][name]
-    groups = ["g"] * len(rewards)
-    assert close(group_relative(rewards, groups, divide_by_std=True, eps=given["eps"]), expected[name]["grpo_ddof1"])
-    assert close(group_relative(rewards, groups, divide_by_std=False), expected[name]["dr_grpo"])
-    if name in ("binary", "dense"):
-        assert not close(group_relative(rewards, groups, divide_by_std=True), expected[name]["grpo_ddof0"])
+@pytest.mark.parametrize(("window", "name"), [(1, "W1"), (2, "W2"), (3, "W3"), (5, "W5"), (50, "W5")])
+def test_td_window__sums_that_many_turns(window: int, name: str) -> None:
+    given, expected = vector("td_clip_window")
+    rewards, values = tensor(given["rewards"]), tensor(given["turn_values"])
+    own = gae(rewards, values, final_value=0, gamma=given["gamma"], lam=given["lam"], window=window)
+    assert close(own, expected[name])
 
 
-def test_group_of_equal_rewards__exact_zeros() -> None:
-    assert group_relative([0.1] * 3, ["a"] * 3, divide_by_std=True).tolist() == [0.0, 0.0, 0.0]
+def test_td_window_at_a_cut_off_end__ends_in_the_bootstrap_value() -> None:
+    given, expected = vector("td_clip_window")
+    rewards, values = tensor(given["rewards"]), tensor(given["turn_values"])
+    rewards[-1] = 0.0
+    own = gae(rewards, values, final_value=given["bootstrap_value"], gamma=given["gamma"], lam=given["lam"], window=2)
+    assert close(own, expected["W2_truncated_boot0.5"])
 
 
-def test_groups_by_id__order_and_missing_members_do_not_matter() -> None:
-    rewards, groups = [1.0, 1.0, 0.0, 0.0, 0.0, 1.0, 1.0], ["a", "b", "a", "b", "b", "a", "b"]
-    by_id = group_relative(rewards, groups, divide_by_std=False)
-    assert close(by_id, [1 / 3, 0.5, -2 / 3, -0.5, -0.5, 1 / 3, 0.5])
+def test_td_window_with_lambda_one__is_the_n_step_error() -> None:
+    given, expected = vector("td_clip_window")
+    own = gae(tensor(given["rewards"]), tensor(given["turn_values"]), final_value=0, gamma=given["gamma"], lam=1, window=2)
+    assert close(own, expected["W2_lambda1_nstep"])
+
+
+def test_td_clamp__bounds_each_error_before_the_sum() -> None:
+    given, expected = vector("td_clip_window")
+    arguments = {"final_value": 0, "gamma": given["gamma"], "lam": given["lam"], "window": 3}
+    rewards, values = tensor(given["rewards"]), tensor(given["turn_values"])
+    assert close(gae(rewards, values, clamp=given["clamp"], **arguments), expected["W3_delta_clamp0.3"])
+    assert not close(gae(rewards, values, **arguments), expected["W3_delta_clamp0.3"])
+
+
+def plain_loop(
+    rewards: torch.Tensor, values: torch.Tensor, actions: torch.Tensor, final: float, gamma: float, lam: float, window: int
+) -> torch.Tensor:
+    """One row, as the definition reads: the sum over the next ``window`` actions."""
+    places = actions.nonzero().squeeze(-1).tolist()
+    after = [float(values[p]) for p in places[1:]] + [final] * bool(places)
+    deltas = [float(rewards[p]) + gamma * nxt - float(values[p]) for p, nxt in zip(places, after, strict=True)]
+    result = torch.zeros_like(values)
+    for j, place in enumerate(places):
+        result[place] = sum((gamma * lam) ** i * delta for i, delta in enumerate(deltas[j : j + window]))
+    return result
+
+
+@pytest.mark.parametrize("length", [1, 7, 256, 257, 700])
+@pytest.mark.parametrize("window", [None, 4])
+def test_batched_gae_of_any_length__equals_the_definition(length: int, window: int | None) -> None:
+    generator = torch.Generator().manual_seed(length)
+    rewards, values = (torch.randn(3, length, generator=generator, dtype=torch.float64) for _ in range(2))
+    actions = torch.rand(3, length, generator=generator) < 0.6
+    actions[2] = False
+    finals, lams = tensor([0.0, 0.7, 5.0]), tensor([0.95, 0.5, 0.9])
+    values[~actions] = 1e6
+    rewards[~actions] = torch.nan
+    own = skip_observation_gae(rewards, values, actions, final_values=finals, gamma=0.99, lam=lams, window=window)
+    for row in range(3):
+        expected = plain_loop(
+            rewards[row], values[row], actions[row], float(finals[row]), 0.99, float(lams[row]), window or length
+        )
+        assert close(own[row], expected)
+    assert not own[2].any()

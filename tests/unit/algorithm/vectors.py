@@ -12,6 +12,11 @@ _VECTORS: dict[str, Any] = json.loads((Path(__file__).parents[2] / "data" / "alg
 TOLERANCE = 1e-6
 
 
+def names() -> set[str]:
+    """All reference vectors."""
+    return set(_VECTORS)
+
+
 def vector(name: str) -> tuple[dict[str, Any], dict[str, Any]]:
     """(inputs, expected) of one reference vector."""
     return _VECTORS[name]["inputs"], _VECTORS[name]["expected"]

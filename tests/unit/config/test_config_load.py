@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from agentrl.config.load import Resolved, environment_options, known_keys, resolve
-from agentrl.config.presets import PRESETS, TINY
+from agentrl.config.presets import PRESETS
 from agentrl.config.run import RunConfig
 from agentrl.config.stored import from_row, to_row
 from agentrl.errors import UsageError
@@ -21,7 +21,7 @@ def resolved(**changes: object) -> Resolved:
 @pytest.mark.parametrize("preset", sorted(PRESETS))
 def test_preset_alone__is_valid_and_small(preset: str) -> None:
     config = resolved(preset=preset).config
-    assert config.trainer.batch == TINY[preset]["trainer.batch"]
+    assert config.trainer.batch == PRESETS[preset].tiny["trainer.batch"]
     assert config.staleness.bound == 1
 
 
@@ -74,7 +74,23 @@ def test_eta_given__replaces_the_overlays_lag() -> None:
         ({"preset": "grpo", "overrides": ["trainer.batch=60"]}, "use 56 or 64"),
         ({"preset": "grpo", "overrides": ["algorithm.critic.learning_rate=1e-3"]}, "this preset has no critic"),
         ({"overrides": ["algorithm.advantage=group"]}, "has no critic"),
-        ({"overrides": ["algorithm.loss=reinforce"]}, "from flag, got 'reinforce'"),
+        ({"overrides": ["algorithm.loss=reinforced"]}, "from flag, got 'reinforced'"),
+        ({"overrides": ["algorithm.loss=[1]"]}, "algorithm.loss"),
+        ({"overrides": ["algorithm.dual_clip=3.0"]}, "choose loss=ppo_clip or loss=decoupled_ppo or loss=gspo"),
+        ({"overrides": ["algorithm.dual_clip=none"]}, "'dis' reads algorithm.ratio_low, algorithm.ratio_high"),
+        ({"preset": "grpo", "overrides": ["algorithm.gae_lambda=1.0"]}, "advantage=turn_gae or advantage=token_gae"),
+        ({"preset": "grpo", "overrides": ["algorithm.lambda_alpha=2.0"]}, "Setting algorithm.lambda_alpha is not read"),
+        ({"overrides": ["algorithm.token_lambda=0.9"]}, "choose mapping=hierarchical"),
+        ({"overrides": ["algorithm.kl.estimator=k2"]}, "algorithm.kl.coefficient is 0"),
+        ({"overrides": ["algorithm.kl.coefficient=0.1", "algorithm.kl.target=0.1"]}, "choose kl.controller=ziegler"),
+        ({"overrides": ["algorithm.kl.coefficient=0.1", "algorithm.kl.estimator=k1"]}, "no gradient in expectation"),
+        ({"preset": "decoupled_ppo", "overrides": ["algorithm.correction_high=3.0"]}, "correction=cap or correction=mask"),
+        ({"overrides": ["algorithm.aggregation=seq_mean_token_sum_norm"]}, "algorithm.length_norm"),
+        ({"overrides": ["algorithm.length_norm=5"]}, "aggregation=seq_mean_token_sum_norm"),
+        ({"overrides": ["algorithm.normalise=trajectory"]}, "group, leave_one_out"),
+        ({"overrides": ["algorithm.ratio_low=0"]}, "ratio_low above 0"),
+        ({"overrides": ["algorithm.drop_uniform_groups=true"]}, "group_size is 1"),
+        ({"overrides": ["algorithm.overlong_cache=3"]}, "without algorithm.overlong_limit"),
         ({"environment": None}, "--env"),
         ({"flags": {"staleness.lag": 0}, "overrides": ["staleness.lag=5"]}, "given twice"),
         ({"flags": {"seed": 1}, "overrides": ["seed=2"]}, "given twice"),
@@ -123,8 +139,67 @@ def test_environment_options__are_kept_for_the_environment_to_check(tmp_path: Pa
 
 def test_every_preset_and_overlay_key__exists() -> None:
     keys = set(known_keys())
-    for values in [*PRESETS.values(), *TINY.values()]:
-        assert set(values) <= keys
+    for preset in PRESETS.values():
+        assert {*preset.values, *preset.tiny} <= keys
+
+
+@pytest.mark.parametrize("preset", sorted(PRESETS))
+@pytest.mark.parametrize("flags", [{}, {"model.path": "/some/model"}])
+def test_preset__names_its_source_and_sets_nothing_that_nobody_reads(preset: str, flags: dict) -> None:
+    assert PRESETS[preset].source
+    result = resolved(preset=preset, flags=flags)
+    layers = {**PRESETS[preset].values, **({} if flags else PRESETS[preset].tiny)}
+    assert set(layers) <= set(result.origins)  # nothing was taken out as unread
+
+
+@pytest.mark.parametrize("preset", sorted(name for name, p in PRESETS.items() if "algorithm.group_size" in p.values))
+def test_group_preset__has_groups_of_eight(preset: str) -> None:
+    assert resolved(preset=preset).config.algorithm.group_size == 8
+
+
+def test_presets__are_those_of_the_documentation() -> None:
+    critics = {"sao_turn", "sao", "ppo", "decoupled_ppo", "turn_ppo"}
+    groups = {"grpo_dis", "grpo", "dr_grpo", "dapo", "rloo", "gspo", "cispo"}
+    assert set(PRESETS) == critics | groups | {"reinforce_pp"}
+
+
+def test_ratio_bounds_of_dis__belong_to_environment_and_preset() -> None:
+    def asks(name: str) -> dict[str, float]:
+        return {"algorithm.ratio_low": 0.7, "algorithm.ratio_high": 6.0}
+
+    real = {"model.path": "/some/model"}
+    own = resolved(preset="sao", flags=real, defaults_of=asks)
+    assert (own.config.algorithm.ratio_low, own.config.algorithm.ratio_high) == (0.7, 6.0)
+    assert own.origins["algorithm.ratio_high"] == "environment code_agent"
+    assert resolved(preset="sao", flags=real).config.algorithm.ratio_high == 4.0
+    assert resolved(preset="grpo", flags=real, defaults_of=asks).config.algorithm.ratio_high == 1.28
+    chosen = resolved(preset="sao", flags=real, defaults_of=asks, overrides=["algorithm.ratio_high=5.0"])
+    assert chosen.config.algorithm.ratio_high == 5.0
+    with pytest.raises(UsageError, match=r"algorithm\.ratio_low"):
+        resolved(flags=real, defaults_of=lambda name: {"algorithm.ratio_low": "low"})
+
+
+def test_defaults_of_the_environment__are_between_preset_and_overlay() -> None:
+    brought, tiny = {"staleness.eta": 0.4, "trainer.batch": 32}, PRESETS["sao_turn"].tiny
+    small = resolved(defaults_of=lambda name: brought)
+    assert small.origins["staleness.eta"] == "environment code_agent"
+    assert (small.config.staleness.eta, small.config.staleness.bound) == (0.4, tiny["staleness.lag"])
+    assert small.config.trainer.batch == tiny["trainer.batch"]
+    large = resolved(defaults_of=lambda name: brought, flags={"model.path": "/some/model"})
+    assert (large.config.staleness.bound, large.config.trainer.batch) == (5, 32)
+    assert resolved(defaults_of=lambda name: brought, overrides=["staleness.eta=0.2"]).config.staleness.bound == 2
+
+
+def test_unknown_default_of_an_environment__is_refused_with_its_origin() -> None:
+    with pytest.raises(UsageError, match=r"'staleness.etta' \(environment code_agent\).*'staleness.eta'"):
+        resolved(defaults_of=lambda name: {"staleness.etta": 0.4})
+
+
+def test_choice_that_a_preset_did_not_expect__takes_out_what_it_set_and_nobody_reads() -> None:
+    result = resolved(preset="reinforce_pp", overrides=["algorithm.kl.coefficient=0"])
+    assert not result.config.algorithm.needs_reference
+    assert "algorithm.kl.place" not in result.origins
+    assert resolved(preset="dr_grpo", overrides=["algorithm.aggregation=token_mean"]).config.algorithm.length_norm is None
 
 
 def test_hash__changes_with_a_value_and_not_with_its_origin(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 from uuid import uuid4
 
@@ -11,7 +12,9 @@ import pytest
 import torch
 from trainer_samples import segment, stored
 
+from agentrl.algorithm.turns import unit_ids
 from agentrl.config.algorithm import AlgorithmConfig, CriticConfig
+from agentrl.trainer.baselines import uniform_group_ids
 from agentrl.trainer.batch import Batch, build_batch
 from agentrl.trainer.credit import Credit, Values, assign_credit
 from agentrl.types import Outcome, StoredTrajectory, Termination
@@ -20,7 +23,8 @@ CUT: dict[str, Any] = {"outcome": Outcome.POLICY_ENDED, "termination": Terminati
 
 
 def settings(**changes: Any) -> AlgorithmConfig:
-    return AlgorithmConfig(**{"gae_lambda": 1.0, "truncation": "bootstrap", **changes})
+    with_critic = {"gae_lambda": 1.0, "truncation": "bootstrap"} if changes.get("critic", True) else {}
+    return AlgorithmConfig(**{**with_critic, **changes})
 
 
 def batch_of(*trajectories: StoredTrajectory) -> Batch:
@@ -157,6 +161,94 @@ def test_group_credit_with_mask__an_ungraded_member_feeds_no_baseline() -> None:
     assert [float(x[0]) for x in masked.advantages] == [0.5, -0.5, 0.0]
     zero = assign_credit(batch, None, settings(**GROUP))
     assert [float(x[0]) for x in zero.advantages] == pytest.approx([2 / 3, -1 / 3, -1 / 3])
+
+
+def test_uniform_groups__are_those_whose_members_earned_the_same() -> None:
+    a, b, c = uuid4(), uuid4(), uuid4()
+    batch = batch_of(
+        *(stored(i, group=group, reward=reward) for i, (group, reward) in enumerate([(a, 1.0), (a, 1.0), (b, 1.0), (b, 0.0)])),
+        stored(4, group=c, reward=1.0),
+        stored(5, group=c, **CUT),
+    )
+    zero, mask = settings(**GROUP), settings(**{**GROUP, "truncation": "mask"})
+    assert uniform_group_ids(batch, zero, [True] * 6) == {a}  # without a verdict the cut-off member counts as 0
+    assert uniform_group_ids(batch, mask, [True] * 5 + [False]) == {a, c}
+
+
+def test_turn_group_credit__a_turns_reward_counts_among_the_turns_and_the_outcome_among_all() -> None:
+    a = uuid4()
+    first = [segment(0, 4, 3, reward=0.5), segment(1, 2, 2)]
+    credit = assign_credit(
+        batch_of(stored(0, first, group=a), stored(1, group=a, reward=0.0)),
+        None,
+        settings(**{**GROUP, "advantage": "turn_group", "gamma": 0.5}),
+    )
+    assert credit.advantages[0].tolist() == pytest.approx([0.25 + 0.5 * 0.5] * 3 + [0.5] * 2)
+    assert credit.advantages[1].tolist() == pytest.approx([-0.5] * 3 + [-0.5] * 2)
+
+
+def test_anchor_group_credit__turns_that_answered_the_same_observation_are_compared() -> None:
+    a = uuid4()
+    own = settings(**{**GROUP, "advantage": "anchor_group"})
+    same = assign_credit(batch_of(stored(0, group=a), stored(1, group=a, reward=0.0)), None, own)
+    assert same.advantages[0].tolist() == pytest.approx([1.0] * 5)
+    other = [segment(0, 4, 3), segment(1, 2, 2, observation=np.array([7, 7], dtype=np.int32))]
+    apart = assign_credit(batch_of(stored(0, group=a), stored(1, other, group=a, reward=0.0)), None, own)
+    assert apart.advantages[0].tolist() == pytest.approx([1.0] * 3 + [0.5] * 2)
+
+
+def test_whitened_returns__every_token_of_the_batch_counts_once() -> None:
+    batch = batch_of(stored(0), stored(1, [segment(0, 2, 1)], reward=0.0))
+    own = AlgorithmConfig(advantage="reinforce_pp", critic=None, truncation="zero")
+    credit = assign_credit(batch, None, own)
+    tokens = torch.cat(credit.advantages)
+    assert float(tokens.mean()) == pytest.approx(0.0, abs=1e-6)
+    assert float(tokens.std(correction=0)) == pytest.approx(1.0, abs=1e-6)
+    assert credit.advantages[1].tolist() == pytest.approx([-(5**0.5)])
+
+
+def test_penalties__are_taken_from_each_tokens_reward() -> None:
+    penalty = [torch.tensor([0.1, 0.0, 0.0, 0.0, 0.2])]
+    values = [Values(torch.zeros(5), 0.0)]
+    own = settings(advantage="token_gae")
+    credit = assign_credit(batch_of(stored()), values, own, penalties=penalty)
+    assert credit.advantages[0].tolist() == pytest.approx([0.7, 0.8, 0.8, 0.8, 0.8])
+
+
+def test_overlong_trajectory__loses_reward_and_its_group_sees_it() -> None:
+    a = uuid4()
+    long = [segment(0, 4, 8), segment(1, 2, 2)]
+    own = settings(**GROUP, overlong_limit=10, overlong_cache=4)
+    credit = assign_credit(batch_of(stored(0, long, group=a), stored(1, group=a)), None, own)
+    assert [float(x[0]) for x in credit.advantages] == pytest.approx([-0.5, 0.5])
+
+
+def test_decision_nodes_marked_by_the_environment__are_the_unit_of_credit() -> None:
+    batch = batch_of(stored())
+    node = replace(batch.trajectories[0], unit_id=unit_ids(torch.tensor([0, 0, 0, 1, 1]), torch.tensor([1, 0, 1, 0, 0])))
+    values = [Values(torch.tensor([0.2, 9.0, 0.5, 9.0, 9.0]), 0.0)]
+    credit = assign_credit(Batch([node], []), values, settings())
+    assert credit.advantages[0].tolist() == pytest.approx([0.8, 0.8, 0.5, 0.5, 0.5])
+    assert credit.value_weights is not None
+    assert credit.value_weights.per_token[0].tolist() == [1, 0, 1, 0, 0]
+    assert credit.local is not None
+    assert credit.local[0].tolist() == pytest.approx([0.3, -0.5])
+
+
+def test_hierarchical_mapping__turn_advantage_at_each_turn_start_and_every_value_trained() -> None:
+    values = [0.2, 0.4, 0.1, 0.5, 0.7]
+    credit = credit_of(stored(), values, mapping="hierarchical")
+    assert credit.advantages[0].tolist() == pytest.approx([1 - v for v in values])
+    assert credit.value_weights is not None
+    assert credit.value_weights.denominator == 5
+
+
+def test_same_group_on_two_replicas__equal_advantages_element_by_element() -> None:
+    a = uuid4()
+    members = [stored(i, group=a, reward=reward) for i, reward in enumerate([1.0, 0.3, 0.7, 0.1])]
+    one, other = (assign_credit(batch_of(*members), None, settings(**GROUP, group_std=True)) for _ in range(2))
+    for left, right in zip(one.advantages, other.advantages, strict=True):
+        assert torch.equal(left, right)
 
 
 def test_sequence_mean__every_trajectory_weighs_the_same() -> None:

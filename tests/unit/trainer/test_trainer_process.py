@@ -17,7 +17,7 @@ from agentrl.monitor.log import ProcessLog
 from agentrl.store.contract import RunRow, RunSpec
 from agentrl.store.memory import MemoryStore
 from agentrl.trainer import main as trainer
-from agentrl.trainer.checkpointing import write_checkpoint
+from agentrl.trainer.checkpointing import read_checkpoint, write_checkpoint
 from agentrl.trainer.console import Console
 from agentrl.trainer.loop import TrainerLoop
 from agentrl.types import (
@@ -133,7 +133,8 @@ def test_checkpoint_file_by_step__paths_differ_and_no_file_is_overwritten(case: 
     uris = []
     for fence in (11, 12):
         loop: Any = SimpleNamespace(
-            folder=case.folder, start=SimpleNamespace(branch=1, fence=fence), run=case.run, _step=1, _updates=1, critic=None,
+            folder=case.folder, start=SimpleNamespace(branch=1, fence=fence), run=case.run, _step=1, _updates=1,
+                critic=None, reference=None,
             policy=SimpleNamespace(state_dict=dict), version=SimpleNamespace(version=0),
             store=SimpleNamespace(add_checkpoint=lambda *_, uri, **__: uris.append(uri)),
         )  # fmt: skip
@@ -141,3 +142,20 @@ def test_checkpoint_file_by_step__paths_differ_and_no_file_is_overwritten(case: 
     assert len(set(uris)) == 2
     with pytest.raises(FileExistsError, match="never overwritten"):
         write_checkpoint(Path(uris[0]).parent, {})
+
+
+def test_checkpoint__brings_the_kl_coefficient_back_with_the_models(case: Case) -> None:
+    rows: list[dict[str, Any]] = []
+    loop: Any = SimpleNamespace(
+        folder=case.folder, start=SimpleNamespace(branch=1, fence=7), run=case.run, _step=1, _updates=1, critic=None,
+        policy=SimpleNamespace(state_dict=lambda: {"w": 1}), version=SimpleNamespace(version=0),
+        reference=SimpleNamespace(coefficient=0.25), store=SimpleNamespace(add_checkpoint=lambda *_, **row: rows.append(row)),
+    )  # fmt: skip
+    TrainerLoop._checkpoint(loop)
+    loaded: list[Any] = []
+    policy: Any = SimpleNamespace(load_state_dict=loaded.append)
+    fresh: Any = SimpleNamespace(coefficient=0.01)
+    saved: Any = SimpleNamespace(uri=rows[0]["uri"])
+    trainer.restore(read_checkpoint(saved), policy, None, fresh)
+    assert loaded == [{"w": 1}]
+    assert fresh.coefficient == 0.25

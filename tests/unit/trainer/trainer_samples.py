@@ -16,6 +16,9 @@ from agentrl.trainer.megatron.model import OptimizerSettings, TrainedModel
 from agentrl.trainer.rows import action_rows
 from agentrl.types import Lineage, Outcome, Purpose, Reward, Sampling, Segment, StoredTrajectory, Termination
 
+# On a busy machine the threads of such small models wait for each other most of the time.
+torch.set_num_threads(1)
+
 VOCABULARY = 48
 _CONFIGS = {"llama": LlamaConfig, "qwen2": Qwen2Config, "qwen3": Qwen3Config}
 

@@ -1,0 +1,1 @@
+"""Measurements of the trainer: ``python -m benchmarks.trainer``."""

@@ -1,0 +1,49 @@
+"""What the plan says of the algorithm before anything starts."""
+
+from __future__ import annotations
+
+import pytest
+
+from agentrl.config.load import resolve
+from agentrl.launch.plan import _algorithm_line
+
+
+def line(preset: str, *overrides: str, real: bool = True) -> str:
+    flags = {"model.path": "/some/model"} if real else {}
+    return _algorithm_line(
+        resolve(
+            environment="code_agent",
+            preset=preset,
+            file=None,
+            flags=flags,
+            overrides=list(overrides),
+            defaults_of=lambda name: {"algorithm.ratio_low": 0.2, "algorithm.ratio_high": 4.0},
+        )
+    )
+
+
+@pytest.mark.parametrize(
+    ("overrides", "real", "said"),
+    [
+        ([], True, "dis with ratio bounds (0.2, 4) of environment code_agent"),
+        ([], False, "dis with ratio bounds (0.7, 1.5) of overlay tiny"),
+        (["algorithm.ratio_high=6.0"], True, "dis with ratio bounds (0.2, 6) of environment code_agent and flag"),
+    ],
+)
+def test_bounds_of_dis__are_printed_with_who_chose_them(overrides: list[str], real: bool, said: str) -> None:
+    assert said in line("sao_turn", *overrides, real=real)
+    assert "arXiv 2607.07508" in line("sao_turn", *overrides, real=real)
+
+
+@pytest.mark.parametrize(("size", "noted"), [(4, True), (8, False), (16, False), (32, True)])
+def test_group_size_outside_eight_to_sixteen__is_noted_and_used(size: int, noted: bool) -> None:
+    text = line("grpo", f"algorithm.group_size={size}")
+    assert f"groups of {size}" in text
+    assert ("note: 8 to 16 is sensible" in text) is noted
+
+
+def test_reference_and_passes__are_printed_where_they_are() -> None:
+    assert "k3 KL to the first policy in the loss, coefficient 0.01" in line("grpo")
+    assert "2 passes over each batch" in line("gspo")
+    assert "KL" not in line("sao").split(": ")[1]
+    assert "ratio bounds" not in line("sao", "algorithm.loss=reinforce")
