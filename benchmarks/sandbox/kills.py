@@ -36,10 +36,9 @@ async def _measure(context: Context, provider: Provider) -> Row:
     while done < wanted:
         command = [sys.executable, "-m", "benchmarks.sandbox.worker", provider.name, url, str(wanted - done)]
         worker = subprocess.Popen(command, stdout=subprocess.PIPE)
-        assert worker.stdout is not None
-        owner = json.loads(await asyncio.to_thread(worker.stdout.readline))
+        owner = json.loads(await asyncio.to_thread(_line, worker))
         lives = chance.randint(4, 40)
-        while lives and await asyncio.to_thread(worker.stdout.readline):
+        while lives and await asyncio.to_thread(_line, worker):
             done, lives = done + 1, lives - 1
         if not lives:
             await asyncio.sleep(chance.random() * 0.02)
@@ -58,6 +57,11 @@ async def _measure(context: Context, provider: Provider) -> Row:
     value = f"{len(left)} processes or containers left, all gone within {slowest:.2f} s"
     name = f"{done} episodes, {kills} workers killed, {provider.name}"
     return Row(name, value, "", None, "0 left, gone in 2 s", not left and slowest < 2)
+
+
+def _line(worker: subprocess.Popen[bytes]) -> bytes:
+    assert worker.stdout is not None
+    return worker.stdout.readline()
 
 
 class _Remains:
