@@ -38,7 +38,10 @@ async def _measure(context: Context, provider: Provider) -> Row:
         worker = subprocess.Popen(command, stdout=subprocess.PIPE)
         owner = json.loads(await asyncio.to_thread(_line, worker))
         lives = chance.randint(4, 40)
-        while lives and await asyncio.to_thread(_line, worker):
+        while lives:
+            ended = await asyncio.to_thread(_line, worker)
+            if not ended:
+                break
             done, lives = done + 1, lives - 1
         if not lives:
             await asyncio.sleep(chance.random() * 0.02)
