@@ -20,7 +20,7 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 from sandboxes.connection import seconds
@@ -33,97 +33,16 @@ from sandboxes.contract import (
     SandboxSpec,
     SandboxUnavailable,
     SandboxUnsupported,
-    Usage,
 )
+from sandboxes.stock import Breaker, Counts, Idle, Member, SpecKey, Waiter
 
 MAX_USES = 500
 """A sandbox is replaced after so many episodes: what no canary sees adds up."""
 
-_FAILURES_TO_OPEN = 3
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 60.0
 _SWEEP_S = 60.0
 _WARM_S = 120.0
 _LIFETIME_SHARE = 0.8
 """A sandbox older than this share of its lifetime is not handed out again."""
-
-SpecKey = tuple[Any, ...]
-
-
-@dataclass(eq=False)
-class _Member:
-    sandbox: Sandbox
-    key: SpecKey
-    born: float
-    uses: int = 0
-    counted: Usage = field(default_factory=Usage)
-
-
-@dataclass(eq=False)
-class _Waiter:
-    spec: SandboxSpec
-    key: SpecKey
-    served: asyncio.Future[_Member]
-
-
-@dataclass
-class _Counts:
-    acquires: int = 0
-    acquire_wait_s: float = 0.0
-    longest_wait_s: float = 0.0
-    starts: int = 0
-    start_s: float = 0.0
-    start_failures: int = 0
-    resets: int = 0
-    reset_s: float = 0.0
-    discarded: int = 0
-    deaths: int = 0
-    swept: int = 0
-    commands: int = 0
-    command_s: float = 0.0
-    timeouts: int = 0
-
-
-@dataclass
-class _Breaker:
-    """Consecutive failed starts, and until when the next one waits."""
-
-    failures: int = 0
-    closed_until: float = 0.0
-    last_error: str = ""
-
-    def failed(self, error: BaseException) -> None:
-        self.failures += 1
-        self.last_error = str(error)
-        if self.failures >= _FAILURES_TO_OPEN:
-            pause = min(_FIRST_PAUSE_S * 2 ** (self.failures - _FAILURES_TO_OPEN), _LONGEST_PAUSE_S)
-            self.closed_until = time.monotonic() + pause
-
-    def worked(self) -> None:
-        self.failures = 0
-
-    @property
-    def pause_s(self) -> float:
-        return max(0.0, self.closed_until - time.monotonic()) if self.failures >= _FAILURES_TO_OPEN else 0.0
-
-
-@dataclass
-class _Idle:
-    """Clean sandboxes by spec; the one used last goes out first, so that surplus ones age."""
-
-    by_key: dict[SpecKey, deque[_Member]] = field(default_factory=dict)
-
-    def put(self, member: _Member) -> None:
-        self.by_key.setdefault(member.key, deque()).append(member)
-
-    def take(self, key: SpecKey) -> _Member | None:
-        members = self.by_key.get(key)
-        return members.pop() if members else None
-
-    def take_other(self, key: SpecKey) -> _Member | None:
-        return next((members.popleft() for other, members in self.by_key.items() if other != key and members), None)
-
-    def __len__(self) -> int:
-        return sum(map(len, self.by_key.values()))
 
 
 class Pool:
@@ -140,14 +59,14 @@ class Pool:
         if self.size < 1:
             raise ValueError(f"size is {size}; a pool needs room for one sandbox")
         self._starts_at_once = asyncio.Semaphore(cores)
-        self._idle = _Idle()
-        self._busy: set[_Member] = set()
-        self._waiters: deque[_Waiter] = deque()
+        self._idle = Idle()
+        self._busy: set[Member] = set()
+        self._waiters: deque[Waiter] = deque()
         self._starting: dict[SpecKey, int] = {}
         self._existing = self._leaving = 0
         self._tasks: set[asyncio.Task[None]] = set()
-        self._counts = _Counts()
-        self._breaker = _Breaker()
+        self._counts = Counts()
+        self._breaker = Breaker()
         self._closing = asyncio.Event()
         self._collecting = asyncio.Lock()
         self._sweeper: asyncio.Task[None] | None = None
@@ -226,17 +145,17 @@ class Pool:
             for member in members:
                 self._release(member)
 
-    def _hold(self, member: _Member) -> None:
+    def _hold(self, member: Member) -> None:
         self._busy.add(member)
         member.uses += 1
         if self._sweeper is None:
             self._sweeper = self._spawn(self._sweep_now_and_then())
 
-    def _release(self, member: _Member) -> None:
+    def _release(self, member: Member) -> None:
         if self._give_up(member):
             self._spawn(self._recycle(member))
 
-    def _give_up(self, member: _Member) -> bool:
+    def _give_up(self, member: Member) -> bool:
         """Count what was done in it. False when it was taken from its holder before."""
         if member not in self._busy:
             return False
@@ -248,7 +167,7 @@ class Pool:
         member.counted = replace(usage)
         return True
 
-    async def _take_all(self, spec: SandboxSpec, count: int, timeout: float) -> list[_Member]:
+    async def _take_all(self, spec: SandboxSpec, count: int, timeout: float) -> list[Member]:
         takes = [asyncio.ensure_future(self._take(spec, timeout)) for _ in range(count)]
         try:
             for take in asyncio.as_completed(takes):
@@ -258,16 +177,16 @@ class Pool:
             for take in takes:
                 take.cancel()
             for taken in await asyncio.gather(*takes, return_exceptions=True):
-                if isinstance(taken, _Member):
+                if isinstance(taken, Member):
                     self._offer(taken)
             raise
 
-    async def _take(self, spec: SandboxSpec, timeout: float) -> _Member:
+    async def _take(self, spec: SandboxSpec, timeout: float) -> Member:
         started = time.monotonic()
         key = spec_key(spec)
         try:
             async with asyncio.timeout(timeout):
-                member = await self._take_warm(key) or await self._wait(_Waiter(spec, key, _future()))
+                member = await self._take_warm(key) or await self._wait(Waiter(spec, key, _future()))
         except TimeoutError:
             why = f"; last failed start: {self._breaker.last_error}" if self._breaker.failures else ""
             raise SandboxUnavailable(
@@ -280,7 +199,7 @@ class Pool:
         self._counts.longest_wait_s = max(self._counts.longest_wait_s, waited)
         return member
 
-    async def _take_warm(self, key: SpecKey) -> _Member | None:
+    async def _take_warm(self, key: SpecKey) -> Member | None:
         if self._closed:
             raise SandboxUnavailable("the pool is closed")
         while not any(waiter.key == key for waiter in self._waiters) and (member := self._idle.take(key)):
@@ -293,7 +212,7 @@ class Pool:
             self._discard(member)
         return None
 
-    async def _wait(self, waiter: _Waiter) -> _Member:
+    async def _wait(self, waiter: Waiter) -> Member:
         self._waiters.append(waiter)
         self._grow()
         try:
@@ -306,7 +225,7 @@ class Pool:
             with contextlib.suppress(ValueError):
                 self._waiters.remove(waiter)
 
-    async def _answers(self, member: _Member) -> bool:
+    async def _answers(self, member: Member) -> bool:
         try:
             await member.sandbox.ping()
         except SandboxDied:
@@ -314,7 +233,7 @@ class Pool:
             return False
         return True
 
-    def _offer(self, member: _Member) -> None:
+    def _offer(self, member: Member) -> None:
         """A clean sandbox for the first who waits for its kind, else for later."""
         if self._closed:
             self._discard(member)
@@ -338,7 +257,7 @@ class Pool:
             elif other := self._idle.take_other(waiter.key):
                 self._discard(other)
 
-    def _lacking(self) -> list[_Waiter]:
+    def _lacking(self) -> list[Waiter]:
         """Waiters for whom no start is on its way, in order."""
         coming = dict(self._starting)
         lacking = []
@@ -356,7 +275,7 @@ class Pool:
             self._spawn(self._start(spec, key))
 
     async def _start(self, spec: SandboxSpec, key: SpecKey) -> None:
-        member: _Member | None = None
+        member: Member | None = None
         try:
             async with self._starts_at_once:
                 await self._pause()
@@ -378,7 +297,7 @@ class Pool:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._closing.wait(), self._breaker.pause_s)
 
-    async def _create(self, spec: SandboxSpec, key: SpecKey) -> _Member | None:
+    async def _create(self, spec: SandboxSpec, key: SpecKey) -> Member | None:
         started = time.monotonic()
         self._counts.starts += 1
         try:
@@ -393,7 +312,7 @@ class Pool:
             return None
         self._breaker.worked()
         self._counts.start_s += time.monotonic() - started
-        return _Member(sandbox, key, started)
+        return Member(sandbox, key, started)
 
     def _fail_waiters(self, key: SpecKey, error: SandboxError) -> None:
         for waiter in [waiter for waiter in self._waiters if waiter.key == key]:
@@ -401,13 +320,13 @@ class Pool:
             if not waiter.served.done():
                 waiter.served.set_exception(error)
 
-    async def _recycle(self, member: _Member) -> None:
+    async def _recycle(self, member: Member) -> None:
         if member.uses < MAX_USES and not self._is_old(member) and not self._closed and await self._is_reset(member):
             self._offer(member)
         else:
             self._discard(member, replace=True)
 
-    async def _is_reset(self, member: _Member) -> bool:
+    async def _is_reset(self, member: Member) -> bool:
         started = time.monotonic()
         try:
             return await self.provider.reset(member.sandbox)
@@ -420,15 +339,15 @@ class Pool:
             self._counts.resets += 1
             self._counts.reset_s += time.monotonic() - started
 
-    def _is_old(self, member: _Member) -> bool:
+    def _is_old(self, member: Member) -> bool:
         return time.monotonic() - member.born > _LIFETIME_SHARE * member.sandbox.spec.ttl_s
 
-    def _discard(self, member: _Member, *, replace: bool = False) -> None:
+    def _discard(self, member: Member, *, replace: bool = False) -> None:
         self._counts.discarded += 1
         self._leaving += 1
         self._spawn(self._destroy(member, replace))
 
-    async def _destroy(self, member: _Member, replace: bool) -> None:
+    async def _destroy(self, member: Member, replace: bool) -> None:
         try:
             await self.provider.destroy(member.sandbox)
         finally:
@@ -462,5 +381,5 @@ def spec_key(spec: SandboxSpec) -> SpecKey:
     return (*fields.values(), *sorted(spec.env.items()))
 
 
-def _future() -> asyncio.Future[_Member]:
+def _future() -> asyncio.Future[Member]:
     return asyncio.get_running_loop().create_future()

@@ -44,7 +44,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(f"--peers-python {given.peers_python}: no such program")
     print(f"Machine: {machine()}", flush=True)
     rows = asyncio.run(_measure(given.names or list(MEASUREMENTS), given.quick, given.peers_python))
-    print(table(rows))
     return 1 if any(row.met is False for row in rows) and not given.quick else 0
 
 
@@ -62,12 +61,16 @@ async def _measure(names: list[str], quick: bool, peers_python: str) -> list[Row
         print(f"bubblewrap: {bubblewrap.description}")
     except SandboxUnavailable as error:
         print(f"bubblewrap: {error}")
-    print(flush=True)
+    header = table([])
+    print(f"\n{header}", flush=True)
     context = Context(docker, without, tuple(others), quick, peers_python)
     rows: list[Row] = []
     for name in names:
         began = time.perf_counter()
-        rows += await importlib.import_module(f"benchmarks.sandbox.{name}").measure(context)
+        measured = await importlib.import_module(f"benchmarks.sandbox.{name}").measure(context)
+        # At once: a later measurement that is broken off loses nothing.
+        print("\n".join(table(measured).splitlines()[len(header.splitlines()) :]), flush=True)
+        rows += measured
         print(f"{name}: {time.perf_counter() - began:.0f} s", file=sys.stderr, flush=True)
     return rows
 

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import random
+import subprocess
 import sys
 import time
 
@@ -34,19 +35,20 @@ async def _measure(context: Context, provider: Provider) -> Row:
     left: set[str] = set()
     while done < wanted:
         command = [sys.executable, "-m", "benchmarks.sandbox.worker", provider.name, url, str(wanted - done)]
-        worker = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
-        assert worker.stdout is not None
-        owner = json.loads(await worker.stdout.readline())
-        lives = chance.randint(1, 24)
-        while lives and await worker.stdout.readline():
+        worker = subprocess.Popen(command, stdout=subprocess.PIPE)
+        owner = json.loads(await asyncio.to_thread(_line, worker))
+        lives = chance.randint(4, 40)
+        while lives:
+            ended = await asyncio.to_thread(_line, worker)
+            if not ended:
+                break
             done, lives = done + 1, lives - 1
         if not lives:
             await asyncio.sleep(chance.random() * 0.02)
         remains = _Remains(context, provider, worker.pid, owner)
-        with contextlib.suppress(ProcessLookupError):
-            worker.kill()
+        worker.kill()
         killed = time.perf_counter()
-        if await worker.wait() < 0:
+        if worker.wait() < 0:
             kills += 1
         elif worker.returncode:
             raise RuntimeError(f"a worker failed with exit code {worker.returncode}")
@@ -58,6 +60,11 @@ async def _measure(context: Context, provider: Provider) -> Row:
     value = f"{len(left)} processes or containers left, all gone within {slowest:.2f} s"
     name = f"{done} episodes, {kills} workers killed, {provider.name}"
     return Row(name, value, "", None, "0 left, gone in 2 s", not left and slowest < 2)
+
+
+def _line(worker: subprocess.Popen[bytes]) -> bytes:
+    assert worker.stdout is not None
+    return worker.stdout.readline()
 
 
 class _Remains:

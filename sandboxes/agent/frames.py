@@ -9,7 +9,7 @@ import json
 import struct
 from typing import Any
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 MAX_HEADER = 1 << 20
 MAX_BODY = 40 << 20
 

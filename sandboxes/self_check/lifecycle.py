@@ -64,6 +64,7 @@ async def jobs_end_with_their_episode(provider: Provider, spec: SandboxSpec) -> 
         for _ in range(200):
             if any(entry.name == "beat" for entry in await sandbox.list_dir()):
                 break
+            await asyncio.sleep(0.02)
         expect((await job.poll()).running, "a job (the control)")
         expect(await provider.reset(sandbox), "a certain reset")
         expect(await sandbox.list_dir() == [], "nothing that goes on writing")

@@ -180,6 +180,18 @@ async def test_groups_of_a_dead_owner__are_swept() -> None:
             group.rmdir()
 
 
+async def test_folders_of_a_dead_owner__are_swept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    me = Owner.current()
+    owners = {"dead": Owner(me.host, me.pid, me.started - 1), "alive": me, "elsewhere": Owner("another-host", 1, 1)}
+    folders = {name: tmp_path / f"{owner.prefix}x" for name, owner in owners.items()}
+    for folder in (*folders.values(), tmp_path / "agentrl-of-a-stranger"):
+        (folder / "workspace").mkdir(parents=True)
+    assert await UnsafeLocal().sweep() == 1
+    assert {name for name, folder in folders.items() if folder.exists()} == {"alive", "elsewhere"}
+    assert (tmp_path / "agentrl-of-a-stranger").exists()
+
+
 async def test_unsafe_local_time_out_and_end__leave_no_process() -> None:
     provider = UnsafeLocal()
     sandbox: Sandbox = await provider.create(CHECK_SPEC)

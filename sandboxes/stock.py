@@ -1,0 +1,93 @@
+"""What a pool keeps account of: its members, who waits for one, counts, and how often starts failed in a row."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any
+
+from sandboxes.contract import Sandbox, SandboxSpec, Usage
+
+_FAILURES_TO_OPEN = 3
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 60.0
+
+SpecKey = tuple[Any, ...]
+
+
+@dataclass(eq=False)
+class Member:
+    sandbox: Sandbox
+    key: SpecKey
+    born: float
+    uses: int = 0
+    counted: Usage = field(default_factory=Usage)
+
+
+@dataclass(eq=False)
+class Waiter:
+    spec: SandboxSpec
+    key: SpecKey
+    served: asyncio.Future[Member]
+
+
+@dataclass
+class Counts:
+    acquires: int = 0
+    acquire_wait_s: float = 0.0
+    longest_wait_s: float = 0.0
+    starts: int = 0
+    start_s: float = 0.0
+    start_failures: int = 0
+    resets: int = 0
+    reset_s: float = 0.0
+    discarded: int = 0
+    deaths: int = 0
+    swept: int = 0
+    commands: int = 0
+    command_s: float = 0.0
+    timeouts: int = 0
+
+
+@dataclass
+class Breaker:
+    """Consecutive failed starts, and until when the next one waits."""
+
+    failures: int = 0
+    closed_until: float = 0.0
+    last_error: str = ""
+
+    def failed(self, error: BaseException) -> None:
+        self.failures += 1
+        self.last_error = str(error)
+        if self.failures >= _FAILURES_TO_OPEN:
+            pause = min(_FIRST_PAUSE_S * 2 ** (self.failures - _FAILURES_TO_OPEN), _LONGEST_PAUSE_S)
+            self.closed_until = time.monotonic() + pause
+
+    def worked(self) -> None:
+        self.failures = 0
+
+    @property
+    def pause_s(self) -> float:
+        return max(0.0, self.closed_until - time.monotonic()) if self.failures >= _FAILURES_TO_OPEN else 0.0
+
+
+@dataclass
+class Idle:
+    """Clean sandboxes by spec; the one used last goes out first, so that surplus ones age."""
+
+    by_key: dict[SpecKey, deque[Member]] = field(default_factory=dict)
+
+    def put(self, member: Member) -> None:
+        self.by_key.setdefault(member.key, deque()).append(member)
+
+    def take(self, key: SpecKey) -> Member | None:
+        members = self.by_key.get(key)
+        return members.pop() if members else None
+
+    def take_other(self, key: SpecKey) -> Member | None:
+        return next((members.popleft() for other, members in self.by_key.items() if other != key and members), None)
+
+    def __len__(self) -> int:
+        return sum(map(len, self.by_key.values()))
