@@ -269,18 +269,20 @@ class ChatFormat:
         ):
             try:
                 self.observation(history, new, last)
-            except NotASuffix:
+            except NotASuffix as error:
                 if not self.follows:
-                    raise
+                    way_out = "model.history=template opens a new context instead"
+                    neither = "and since it takes tool results only after calls, it can't be followed either"
+                    raise NotASuffix(f"{error}; {neither if self.neutral_calls else way_out}") from None
                 self.text.cut_whole_with(history_shape([*history, *new], neutral_calls=False), len(new))
 
     def drops_reasoning_after(self) -> tuple[str, ...]:
         """Roles of messages before which the template takes the reasoning of earlier turns out of the prompt."""
         dropped = []
-        for role in ("user", "tool"):
-            calls = 1 if role == "tool" and self.neutral_calls else 0
+        # A template that needs a call before a tool result shows the call alone, whatever was said before it.
+        for role in ("user",) if self.neutral_calls else ("user", "tool"):
             try:
-                pieces = self.text.cut_whole((("user", 0, ""), ("assistant", calls, ""), (role, 0, "")), frozenset([1]), "")
+                pieces = self.text.cut_whole((("user", 0, ""), ("assistant", 0, ""), (role, 0, "")), frozenset([1]), "")
             except UsageError:
                 continue
             if ("r", 1) not in pieces.keys:

@@ -91,7 +91,7 @@ class TemplateText:
         if before is None or after is None:
             raise NotASuffix(
                 f"{self._name}: the template drops, repeats or reorders messages of {_roles(history + new)}; an append-only "
-                "transcript can't use it; model.history=template opens a new context instead"
+                "transcript can't use it"
             )
         n = len(before.keys)
         comparable = [i for i, (_, index) in enumerate(before.keys) if history[index][0] != "assistant"]
@@ -100,7 +100,7 @@ class TemplateText:
         if not same or after.keys[n:] != added or not after.texts[n].startswith(before.texts[n]):
             raise NotASuffix(
                 f"{self._name}: what {_roles(new)} add after {_roles(history)} is not a suffix of the conversation so far; "
-                "an append-only transcript can't use this template; model.history=template opens a new context instead"
+                "an append-only transcript can't use this template"
             )
         return after.texts[n:]
 
