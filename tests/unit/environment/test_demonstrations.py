@@ -14,7 +14,7 @@ from agentrl.environment.base import checked_tasks
 from agentrl.environment.demonstrate import collect, play
 from agentrl.errors import EnvironmentFault, UsageError
 from agentrl.types import Termination
-from sandboxes.contract import SandboxSpec
+from sandboxes.contract import SandboxSpec, Usage
 
 
 class Counting(Environment):
@@ -90,6 +90,7 @@ class Box:
     """A sandbox that only counts its pings."""
 
     id = "box"
+    usage = Usage()
 
     def __init__(self) -> None:
         self.pings = 0

@@ -13,7 +13,7 @@ from agentrl.environment import Environment, Episode, Message, Step, Task, tool,
 from agentrl.environment.demonstrate import Demonstration, play
 from agentrl.errors import EnvironmentFault
 from agentrl.types import Termination
-from sandboxes.contract import SandboxSpec
+from sandboxes.contract import SandboxSpec, Usage
 
 TASK = Task("t/1", {})
 
@@ -112,6 +112,8 @@ async def test_stop_with_other_result__fault() -> None:
 
 
 class Box:
+    usage = Usage()
+
     def __init__(self, spec: SandboxSpec, number: int) -> None:
         self.spec = spec
         self.id = f"box-{number}"
