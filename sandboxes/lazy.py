@@ -1,27 +1,88 @@
-"""A sandbox that is taken from the pool at its first use, so that an episode that only thinks or reads holds none."""
+"""Sandboxes that are taken from the pool at their first use, so that an episode that only thinks or reads holds none.
+
+Invariants, each with a test of the same name:
+
+- no_hold_and_wait: an episode with several sandboxes takes all at the first use of any, and only one such episode of a
+  `SandboxQueue` at a time waits for its next one; so two never hold what the other waits for.
+- nothing_is_kept: a failed or cancelled acquisition gives back what it had got.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import AsyncExitStack
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, AsyncExitStack, nullcontext
 
 from sandboxes.contract import ExecResult, Sandbox, SandboxPool, SandboxSpec
 
+Waiting = Callable[[], AbstractContextManager[None]]
+"""Entered while a sandbox is waited for, so that the wait can be told from the work."""
 
-class LazySandbox:
-    """A `Sandbox` whose first call acquires a real one. ``release`` gives it back; later calls acquire a fresh one."""
 
-    def __init__(self, pool: SandboxPool, spec: SandboxSpec) -> None:
-        self.id = "none yet"
-        self.spec = spec
+class SandboxQueue:
+    """Hands out sets of lazy sandboxes of one pool. ``waiting`` surrounds each wait."""
+
+    def __init__(self, pool: SandboxPool, waiting: Waiting = nullcontext) -> None:
         self._pool = pool
+        self._waiting = waiting
+        self._first = asyncio.Lock()
+
+    def reserve(self, specs: Mapping[str, SandboxSpec]) -> SandboxSet:
+        """A set with one sandbox a name; none is taken yet."""
+        return SandboxSet(self._pool, specs, self._waiting, self._first)
+
+
+class SandboxSet:
+    """The sandboxes of one episode by name."""
+
+    def __init__(self, pool: SandboxPool, specs: Mapping[str, SandboxSpec], waiting: Waiting, first: asyncio.Lock) -> None:
+        self._pool = pool
+        self._specs = dict(specs)
+        self._waiting = waiting
+        self._first = first
+        self._taking = asyncio.Lock()
         self._stack = AsyncExitStack()
-        self._sandbox: Sandbox | None = None
+        self._taken: dict[str, Sandbox] = {}
+        self.boxes: Mapping[str, LazySandbox] = {name: LazySandbox(self, name, spec) for name, spec in self._specs.items()}
+
+    async def get(self, name: str) -> Sandbox:
+        """The real sandbox of that name; at first use, and after a `release`, all of the set are acquired."""
+        if name not in self._taken:
+            with self._waiting():
+                async with self._taking:
+                    if name not in self._taken:
+                        await self._take_all()
+        return self._taken[name]
 
     async def release(self) -> None:
-        """Give the sandbox back to the pool, if one was taken."""
-        self._sandbox = None
+        """Give back to the pool what was taken."""
+        self._taken = {}
         await self._stack.aclose()
+
+    async def _take_all(self) -> None:
+        taken: dict[str, Sandbox] = {}
+        try:
+            async with self._first if len(self._specs) > 1 else nullcontext():
+                for name, spec in self._specs.items():
+                    taken[name] = await self._stack.enter_async_context(self._pool.acquire(spec))
+        except BaseException:
+            await self._stack.aclose()
+            raise
+        self._taken = taken
+
+
+class LazySandbox:
+    """A `Sandbox` whose first call acquires a real one."""
+
+    def __init__(self, origin: SandboxSet, name: str, spec: SandboxSpec) -> None:
+        self.id = "none yet"
+        self.spec = spec
+        self._origin = origin
+        self._name = name
+
+    async def renew(self) -> None:
+        """Give the sandbox, and the others of its set, back to the pool: the next call gets a clean one."""
+        await self._origin.release()
 
     async def run_python(
         self, code: str | bytes, *, timeout: float = 10.0, max_output: int = 65536, env: Mapping[str, str] | None = None
@@ -50,7 +111,6 @@ class LazySandbox:
         await (await self._get()).ping()
 
     async def _get(self) -> Sandbox:
-        if self._sandbox is None:
-            self._sandbox = await self._stack.enter_async_context(self._pool.acquire(self.spec))
-            self.id = self._sandbox.id
-        return self._sandbox
+        sandbox = await self._origin.get(self._name)
+        self.id = sandbox.id
+        return sandbox

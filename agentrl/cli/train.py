@@ -52,7 +52,9 @@ def train(
     resolved = resolve(environment=env, preset=preset, file=config, flags=flags, overrides=overrides or [])
     from agentrl.environment.registry import load
 
-    load(resolved.config.environment)  # an unknown name is refused before a database is started for it
+    # An unknown name or option is refused before a database is started for it.
+    environment = load(resolved.config.environment, resolved.config.environment_options)
+    resolved = resolved.with_options(environment.options)
     from agentrl.launch.plan import make_plan, print_plan
     from agentrl.launch.run import create_run, execute
 

@@ -10,7 +10,7 @@ import hashlib
 import json
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,9 @@ from pydantic import BaseModel, ValidationError
 from agentrl.config.presets import PRESETS, TINY, TINY_REASON
 from agentrl.config.run import RunConfig
 from agentrl.errors import UsageError
+
+OPTIONS = "environment_options."
+"""Prefix of settings that the environment itself declares and checks."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +35,10 @@ class Resolved:
     def hash(self) -> str:
         """Content hash of the values; two runs with equal hashes mean the same thing."""
         return config_hash(self.config)
+
+    def with_options(self, options: Mapping[str, Any]) -> Resolved:
+        """The same with the environment's options as the environment understood them."""
+        return replace(self, config=self.config.model_copy(update={"environment_options": dict(options)}))
 
 
 def config_hash(config: RunConfig) -> str:
@@ -119,6 +126,8 @@ def _annotations(annotation: Any) -> tuple[Any, ...]:
 
 def _check_key(key: str, origin: str) -> None:
     keys = list(known_keys())
+    if key.startswith(OPTIONS) and key.count(".") == 1:
+        return
     if key not in keys:
         raise UsageError(f"Unknown setting '{key}' ({origin}).{nearest(key, keys)} `agentrl config show` lists all settings.")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -130,6 +130,8 @@ class RunConfig(Section):
     """Everything a run needs to be repeated."""
 
     environment: str
+    environment_options: dict[str, Any] = Field(default_factory=dict)
+    """Arguments of the environment's constructor by name, which checks them; `agentrl env show NAME` lists them."""
     preset: str = "sao_turn"
     seed: int = Field(0, ge=0, le=2**62)
     model: ModelSettings = ModelSettings()

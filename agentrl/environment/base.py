@@ -11,12 +11,14 @@ from types import MappingProxyType
 from typing import Any, ClassVar
 
 from agentrl.environment.boundary import named_faults
-from agentrl.environment.episode import Done, Episode
+from agentrl.environment.episode import Done, Episode, Step
+from agentrl.environment.step import calls_or_respond
 from agentrl.environment.tools import Tool, declared_tools
 from agentrl.errors import EnvironmentFault, UsageError
 from agentrl.tokens.messages import Message
 from agentrl.types import Json, Reward, Task
-from sandboxes.contract import Sandbox, SandboxSpec
+from sandboxes.contract import SandboxSpec
+from sandboxes.lazy import LazySandbox
 
 Policy = Callable[[Episode], str]
 """Says the assistant's next text from what happened so far."""
@@ -44,24 +46,29 @@ class Environment:
     """Change it when rewards of old and new episodes must not be compared."""
     sandbox: SandboxSpec | None = None
     """What each episode, and its grading, gets a sandbox of; None: no sandbox."""
+    sandboxes: Mapping[str, SandboxSpec] = MappingProxyType({})
+    """Further sandboxes of an episode: ``episode.sandboxes[name]``."""
     max_turns: int = 8
     max_turn_tokens: int = 512
     """Tokens that the policy may sample in one turn."""
     max_tokens: int = 4096
     """Tokens of the whole trajectory, prompt and observations included."""
     max_seconds: float = 600.0
-    """Wall clock of an episode, grading excluded."""
+    """Wall clock of an episode, grading excluded. An episode that ran out of it is never graded: the machine was slow."""
     tool_timeout_s: float = 30.0
+    """Of one tool call. Waiting for a sandbox does not count, here and below."""
     grade_timeout_s: float = 60.0
     max_result_chars: int = 16_000
     """Longer results are cut in the middle before the policy sees them; the raw bytes are kept."""
     grades_truncated: bool = False
-    """True: an episode that ran out of a budget is graded like a finished one, so its credit does not bootstrap."""
+    """True: an episode that ran out of turns or tokens is graded like a finished one, so its credit does not bootstrap."""
     strict_calls: bool = False
     """True: a turn with a tool call must be that one call and nothing else."""
     tokenizer_hints: TokenizerHints | None = None
     tools: ClassVar[Mapping[str, Tool]] = MappingProxyType({})
     """Declared tools by name; filled from the ``@tool`` methods."""
+    options: Mapping[str, Json] = MappingProxyType({})
+    """Arguments of the constructor that a user gave by name, as JSON; filled by `agentrl.environment.registry.load`."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -80,6 +87,19 @@ class Environment:
     async def setup(self, episode: Episode) -> None:
         """Prepare ``episode.state`` and ``episode.sandbox`` before the first turn."""
 
+    async def step(self, episode: Episode, text: str) -> Step:
+        """Answer a turn of the policy. Override it for full control; by default calls are run and other text is for `respond`.
+
+        It is not called for a turn that was cut by its budget. Return a `Step`; ``await super().step(episode, text)`` gives the
+        default's. It may take ``max_seconds``. What it does outside the sandbox must bear repetition, or set
+        ``episode.retryable = False`` first.
+        """
+        return await calls_or_respond(self, episode, text)
+
+    async def stop(self, episode: Episode) -> bool:
+        """Asked after each turn that did not end the episode; True ends it here, naturally."""
+        return False
+
     async def respond(self, episode: Episode, text: str) -> str | Message | Done:
         """Answer a turn without a tool call; a str becomes a user message. By default such a turn ends the episode."""
         return Done()
@@ -91,8 +111,11 @@ class Environment:
     async def finish(self, episode: Episode) -> None:
         """The episode has ended and its sandbox still lives: copy what grading needs into ``episode.state``."""
 
-    async def reward(self, episode: Episode, sandbox: Sandbox) -> Reward | float | bool:
-        """Score an ended episode. ``sandbox`` is clean and is not the one that the policy used: upload tests only here."""
+    async def reward(self, episode: Episode, sandbox: LazySandbox) -> Reward | float | bool:
+        """Score an ended episode. ``sandbox`` is clean and is not the one that the policy used: upload tests only here.
+
+        ``await sandbox.renew()`` gives it back, so that what runs next in it shares nothing with what ran before.
+        """
         raise NotImplementedError(f"{type(self).__qualname__} must define reward(episode, sandbox)")
 
     def demonstrator(self, rng: random.Random, task: Task) -> Policy:
@@ -102,6 +125,23 @@ class Environment:
     @property
     def can_demonstrate(self) -> bool:
         return type(self).demonstrator is not Environment.demonstrator
+
+    def gold(self, task: Task) -> Sequence[str]:
+        """The turns of a solution that must be accepted: the assistant's text of each. `agentrl env validate` plays them."""
+        raise UsageError(f"environment {self.name!r} has no gold solution: define gold(task)")
+
+    @property
+    def has_gold(self) -> bool:
+        return type(self).gold is not Environment.gold
+
+    @property
+    def has_stop(self) -> bool:
+        return type(self).stop is not Environment.stop
+
+    @property
+    def is_repeatable(self) -> bool:
+        """Whether any episode may be run again after a failure that nobody saw: all tools say ``side_effects=False``."""
+        return not any(tool.side_effects for tool in self.tools.values())
 
     def tool_schemas(self) -> list[dict[str, Json]]:
         """Declarations of all tools, as chat templates take them."""
@@ -131,7 +171,7 @@ def _texts(value: Any) -> Iterator[str]:
 
 def checked_tasks(environment: Environment, split: str, seed: int, n: int) -> list[Task]:
     """Tasks of an environment; `EnvironmentFault` for none, bad or repeated ids, another split, or what can't be stored."""
-    with named_faults(environment.name, f"{split} split", "tasks"):
+    with named_faults(environment.name, f"{split} split", "tasks", UsageError):
         tasks = list(environment.tasks(split, seed, n))
     where = f"environment {environment.name!r}, tasks({split!r}, seed={seed}, n={n})"
     if not tasks:

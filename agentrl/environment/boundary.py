@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
+from agentrl.environment.limits import limited
 from agentrl.errors import EnvironmentFault
 from sandboxes.contract import SandboxError
 
@@ -46,18 +47,19 @@ async def invoke(
 ) -> Any:
     """Call ``function`` (sync ones in a thread of their own) within ``timeout_s`` seconds; `Overtime` after that.
 
-    A sync function can't be stopped: its thread is left behind as a daemon, so slow work belongs in the sandbox.
+    Waiting for a sandbox does not count. A sync function can't be stopped: its thread is left behind as a daemon, so slow work
+    belongs in the sandbox.
     """
     with named_faults(environment, task, method, *passing):
-        limit = asyncio.timeout(timeout_s)
+        limit = None
         try:
-            async with limit:
+            async with limited(timeout_s) as limit:
                 if inspect.iscoroutinefunction(function):
                     return await function(*args, **kwargs)
                 result = await _in_thread(lambda: function(*args, **kwargs))
                 return await result if inspect.isawaitable(result) else result
         except TimeoutError as error:
-            if not limit.expired():
+            if limit is None or not limit.expired:
                 raise
             raise Overtime(
                 f"environment {environment!r}, task {task!r}, method {method!r} did not return within {timeout_s:g} s"

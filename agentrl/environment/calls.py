@@ -8,17 +8,24 @@ from __future__ import annotations
 import json
 import time
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from agentrl.environment.base import Environment
 from agentrl.environment.boundary import Overtime, invoke
 from agentrl.environment.episode import Done, Episode
 from agentrl.environment.tools import ToolError, WrongCall
 from agentrl.errors import EnvironmentFault
-from agentrl.types import ToolCall, ToolResult
+from agentrl.types import Json, ToolCall, ToolResult
+
+if TYPE_CHECKING:
+    from agentrl.environment.base import Environment
 
 NO_OUTPUT = "(no output)"
 """Shown for empty or blank output: some chat templates and servers take an empty message for a missing one."""
+
+
+def tool_call(name: str, /, **arguments: Json) -> str:
+    """A call as the policy writes it: for demonstrations, gold solutions and tests."""
+    return f"<tool_call>{json.dumps({'name': name, 'arguments': arguments})}</tool_call>"
 
 
 async def run_call(environment: Environment, episode: Episode, call: ToolCall) -> tuple[ToolResult, bool]:

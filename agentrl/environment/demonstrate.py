@@ -5,19 +5,18 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from agentrl.environment.base import Environment, Policy, checked_tasks
 from agentrl.environment.boundary import named_faults
+from agentrl.environment.boxes import boxes_of, queue_for
 from agentrl.environment.grading import grade, is_gradable
 from agentrl.environment.turn import begin, take_turn
-from agentrl.errors import EnvironmentFault
 from agentrl.tokens.messages import Message
 from agentrl.types import Reward, Task, Termination
-from sandboxes.contract import Sandbox, SandboxPool
-from sandboxes.lazy import LazySandbox
+from sandboxes.contract import SandboxPool
+from sandboxes.lazy import SandboxQueue
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +36,12 @@ async def play(
 
     ``pool`` may be None for an environment without a sandbox.
     """
-    async with _sandbox(environment, pool) as sandbox:
-        episode, messages = await begin(environment, task, seed=seed, sandbox=sandbox)
+    return await _play(environment, task, policy, queue_for(pool), seed)
+
+
+async def _play(environment: Environment, task: Task, policy: Policy, queue: SandboxQueue | None, seed: int) -> Demonstration:
+    async with boxes_of(environment, queue) as boxes:
+        episode, messages = await begin(environment, task, seed=seed, sandbox=boxes.main, sandboxes=boxes.others)
         entries: list[Message | str] = list(messages)
         ended: Termination | None = None
         while ended is None:
@@ -51,8 +54,8 @@ async def play(
                 entries.extend(outcome.messages)
     if not is_gradable(environment, ended):
         return Demonstration(task, tuple(entries), ended, None)
-    async with _sandbox(environment, pool) as sandbox:
-        return Demonstration(task, tuple(entries), ended, await grade(environment, episode, sandbox))
+    async with boxes_of(environment, queue) as boxes:
+        return Demonstration(task, tuple(entries), ended, await grade(environment, episode, boxes.main, boxes.others))
 
 
 async def collect(
@@ -68,13 +71,13 @@ async def collect(
     ``on_progress(episodes done)`` is called after each; it may raise to stop.
     """
     tasks = checked_tasks(environment, "train", seed, n)
-    slots = asyncio.Semaphore(concurrency)
+    queue, slots = queue_for(pool), asyncio.Semaphore(concurrency)
     done = itertools.count(1)
 
     async def one(index: int, task: Task) -> Demonstration:
         async with slots:
             policy = environment.demonstrator(random.Random(f"{seed}/{index}"), task)
-            played = await play(environment, task, policy, pool, seed=index)
+            played = await _play(environment, task, policy, queue, index)
             if on_progress is not None:
                 on_progress(next(done))
             return played
@@ -82,17 +85,3 @@ async def collect(
     async with asyncio.TaskGroup() as group:
         running = [group.create_task(one(index, task)) for index, task in enumerate(tasks)]
     return [task.result() for task in running]
-
-
-@asynccontextmanager
-async def _sandbox(environment: Environment, pool: SandboxPool | None) -> AsyncIterator[Sandbox | None]:
-    if environment.sandbox is None:
-        yield None
-        return
-    if pool is None:
-        raise EnvironmentFault(f"environment {environment.name!r} needs a sandbox, and no pool was given")
-    sandbox = LazySandbox(pool, environment.sandbox)
-    try:
-        yield sandbox
-    finally:
-        await sandbox.release()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, NoReturn, cast
@@ -32,6 +33,16 @@ class Turn:
     """The observation that follows, as added to the conversation."""
 
 
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What an environment made of a turn. ``done``: the episode ends here, naturally, and nobody reads ``messages``."""
+
+    messages: tuple[Message, ...] = ()
+    done: bool = False
+    calls: tuple[ToolCall, ...] = ()
+    results: tuple[ToolResult, ...] = ()
+
+
 class _NoSandbox:
     def __getattr__(self, name: str) -> NoReturn:
         raise EnvironmentFault(
@@ -50,11 +61,13 @@ class Episode:
     task: Task
     sandbox: Sandbox = NO_SANDBOX
     seed: int = 0
+    sandboxes: Mapping[str, Sandbox] = field(default_factory=dict)
+    """Those of ``Environment.sandboxes`` by name; while ``reward`` runs they are clean ones, as its ``sandbox`` is."""
     state: SimpleNamespace = field(default_factory=SimpleNamespace)
     turns: list[Turn] = field(default_factory=list)
     ended: Termination | None = None
     retryable: bool = True
-    """False once a tool with effects outside the sandbox was called: such an episode is never run again."""
+    """False once a tool not declared ``side_effects=False`` was called: such an episode is never run again."""
     _turn_reward: float | None = None
 
     @property

@@ -10,6 +10,7 @@ import json
 import math
 import numbers
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -21,21 +22,34 @@ from agentrl.environment.calls import plain_text
 from agentrl.environment.episode import NO_SANDBOX, Episode
 from agentrl.errors import EnvironmentFault
 from agentrl.types import Json, Reward, Termination
-from sandboxes.contract import Sandbox
+from sandboxes.lazy import LazySandbox
 
 
 def is_gradable(environment: Environment, termination: Termination) -> bool:
-    """Whether an episode that ended so gets a verdict: finished ones, and truncated ones where the environment wants that."""
+    """Whether an episode that ended so gets a verdict: finished ones, and truncated ones where the environment wants that.
+
+    Never one that ran out of time: a slow machine would become a low reward.
+    """
+    if termination is Termination.TRUNCATED_TIME:
+        return False
     return termination is Termination.TERMINATED or (termination.is_truncated() and environment.grades_truncated)
 
 
-async def grade(environment: Environment, episode: Episode, sandbox: Sandbox | None = None) -> Reward:
-    """The verdict on an ended episode. ``sandbox`` is clean, and the policy's own is given back before: its processes are gone.
+async def grade(
+    environment: Environment,
+    episode: Episode,
+    sandbox: LazySandbox | None = None,
+    sandboxes: Mapping[str, LazySandbox] | None = None,
+) -> Reward:
+    """The verdict on an ended episode. Both arguments are clean, and the policy's own were given back: its processes are gone.
 
     Raises `EnvironmentFault` for a grader that failed and `SandboxError` for a broken sandbox.
     """
     if episode.ended is None:
         raise ValueError(f"task {episode.task.id!r}: the episode has not ended, there is nothing to grade")
+    # The policy's sandboxes are out of reach for the grader too: used by mistake, they would be taken again and never returned.
+    episode.sandbox = sandbox or NO_SANDBOX
+    episode.sandboxes = sandboxes or {}
     started = time.perf_counter()
     value = await invoke(
         environment.name,
@@ -43,7 +57,7 @@ async def grade(environment: Environment, episode: Episode, sandbox: Sandbox | N
         "reward",
         environment.reward,
         episode,
-        sandbox or NO_SANDBOX,
+        episode.sandbox,
         timeout_s=environment.grade_timeout_s,
     )
     verdict = checked_reward(value, environment, episode.task.id)

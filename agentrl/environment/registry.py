@@ -8,14 +8,16 @@ import importlib
 import importlib.util
 import inspect
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from types import ModuleType
 
 from agentrl.environment.base import Environment
+from agentrl.environment.options import checked_options
 from agentrl.errors import UsageError
+from agentrl.types import Json
 
 GROUP = "agentrl.environments"
 """Entry point group under which packages offer environments."""
@@ -26,11 +28,14 @@ def installed() -> dict[str, str]:
     return {name: point.value for name, point in sorted(_points().items())}
 
 
-def load(name: str) -> Environment:
-    """A new object of the named environment; `UsageError` names what is missing and the nearest match."""
+def load(name: str, options: Mapping[str, Json] | None = None) -> Environment:
+    """A new object of the named environment with these options; `UsageError` names what is missing and the nearest match."""
     cls = resolve(name)
-    with _user_code(name, f"{cls.__qualname__}() can't be made"):
-        return cls()
+    arguments, plain = checked_options(cls, name, options or {})
+    with _user_code(name, f"{cls.__qualname__}({', '.join(arguments)}) can't be made"):
+        environment = cls(**arguments)
+    environment.options = plain
+    return environment
 
 
 def resolve(name: str) -> type[Environment]:
@@ -49,11 +54,16 @@ def resolve(name: str) -> type[Environment]:
 
 
 def source_hash(environment: Environment) -> str:
-    """SHA-256 over the sources of the environment's class and its bases outside the library, for cache keys.
+    """SHA-256 over options and the sources of the environment's class and its bases outside the library, for cache keys.
 
-    A class defined in a package counts with every Python file of that package.
+    A class defined in a package counts with every Python file of that package, an option that names a file with its content.
     """
     digest = hashlib.sha256(f"{environment.name}\0{environment.version}\0".encode())
+    for key, value in sorted(environment.options.items()):
+        digest.update(f"{key}={value!r}\0".encode())
+        if isinstance(value, str) and Path(value).is_file():
+            with open(value, "rb") as file:
+                digest.update(hashlib.file_digest(file, "sha256").digest())
     for cls in type(environment).__mro__:
         if cls is object or cls is Environment:
             continue

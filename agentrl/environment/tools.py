@@ -1,6 +1,7 @@
 """Tools: methods of an environment that the policy may call.
 
-Typed parameters become the JSON schema and validate what the policy sends; the docstring becomes the description.
+Typed parameters become the JSON schema and validate what the policy sends; the docstring becomes the description, and what its
+``Args:`` section says of a parameter (or ``Annotated[int, Field(description=...)]``) the description of that parameter.
 """
 
 from __future__ import annotations
@@ -8,20 +9,19 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from types import SimpleNamespace
-from typing import Annotated, Any, NotRequired, Required, TypeVar, get_type_hints, overload
+from typing import Any, TypeVar, overload
 
-from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
-from pydantic.errors import PydanticSchemaGenerationError, PydanticUserError
+import docstring_parser
+from pydantic import TypeAdapter, ValidationError
+from pydantic.errors import PydanticUserError
 from pydantic.json_schema import GenerateJsonSchema
-from typing_extensions import TypedDict
 
+from agentrl.environment.signature import arguments_adapter, problems
 from agentrl.errors import UsageError
 from agentrl.types import Json
 
 F = TypeVar("F", bound=Callable[..., Any])
 _MARK = "__agentrl_tool__"
-_MAX_ERRORS = 3
 
 
 class ToolError(Exception):
@@ -48,11 +48,12 @@ class _NoTitles(GenerateJsonSchema):
 @overload
 def tool(function: F) -> F: ...
 @overload
-def tool(*, side_effects: bool = False, parallel: bool = False) -> Callable[[F], F]: ...
-def tool(function: F | None = None, *, side_effects: bool = False, parallel: bool = False) -> F | Callable[[F], F]:
+def tool(*, side_effects: bool = True, parallel: bool = False) -> Callable[[F], F]: ...
+def tool(function: F | None = None, *, side_effects: bool = True, parallel: bool = False) -> F | Callable[[F], F]:
     """Offer a method to the policy; ``@tool`` or ``@tool(...)``, sync or async, ``self`` then optionally ``episode`` first.
 
-    ``side_effects``: a call changes something outside the episode's own sandbox and state, so the episode is never repeated.
+    ``side_effects=False`` declares that a call changes nothing outside the episode's own sandboxes and state, so that an
+    episode which failed for infrastructure may be run again. Without it no episode that called the tool is ever repeated.
     ``parallel``: calls of one turn may run at the same time when all tools called in it allow that.
     It returns text, bytes, None, anything JSON can hold, or `Done` to end the episode.
     """
@@ -87,10 +88,7 @@ class Tool:
         try:
             return dict(self._arguments.validate_python(dict(arguments)))
         except ValidationError as error:
-            problems = error.errors(include_url=False, include_context=False, include_input=False)
-            shown = [f"{'.'.join(map(str, p['loc']))}: {p['msg']}" for p in problems[:_MAX_ERRORS]]
-            rest = len(problems) - len(shown)
-            raise WrongCall("; ".join(shown) + (f"; and {rest} more" if rest else "")) from error
+            raise WrongCall(problems(error)) from error
 
 
 def declared_tools(cls: type) -> dict[str, Tool]:
@@ -112,45 +110,26 @@ def _declare(cls: type, name: str, function: Callable[..., Any], mark: _Mark) ->
     takes_episode = bool(parameters) and parameters[0].name == "episode"
     if takes_episode:
         parameters = parameters[1:]
-    description = inspect.cleandoc(function.__doc__ or "")
-    if not description:
-        raise UsageError(f"{where} has no docstring: it is the description that the policy reads")
-    fields = _fields(where, function, parameters)
-    arguments = TypedDict("arguments", fields)  # type: ignore[misc]
-    setattr(arguments, "__pydantic_config__", ConfigDict(extra="forbid"))  # noqa: B010 - a TypedDict declares no attributes
+    description, of_parameters = _documentation(where, function)
+    if unknown := of_parameters.keys() - {parameter.name for parameter in parameters} - {"episode"}:
+        raise UsageError(f"{where}: the docstring describes {', '.join(sorted(unknown))}, which is no parameter")
+    adapter = arguments_adapter(where, function, parameters, of_parameters)
     try:
-        adapter = TypeAdapter(arguments)
         schema = adapter.json_schema(schema_generator=_NoTitles)
-    except (PydanticSchemaGenerationError, PydanticUserError) as error:
+    except PydanticUserError as error:
         raise UsageError(f"{where}: a parameter's type has no JSON form: {error}") from error
     schema.pop("title", None)
     return Tool(name, description, schema, takes_episode, mark.side_effects, mark.parallel, adapter)
 
 
-def _fields(where: str, function: Callable[..., Any], parameters: list[inspect.Parameter]) -> dict[str, Any]:
-    annotations: dict[str, Any] = {}
-    for parameter in parameters:
-        if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
-            raise UsageError(f"{where}: parameter {parameter.name!r} must be a plain named parameter")
-        if parameter.annotation is parameter.empty:
-            raise UsageError(f"{where}: parameter {parameter.name!r} needs a type")
-        annotations[parameter.name] = parameter.annotation
-    try:
-        # Only these annotations: `episode` and the result may name types that are imported for type checkers alone.
-        scope = getattr(function, "__globals__", {})
-        types = get_type_hints(SimpleNamespace(__annotations__=annotations), globalns=scope, include_extras=True)
-    except NameError as error:
-        raise UsageError(f"{where}: {error}; types of parameters must be importable at run time") from error
-    fields: dict[str, Any] = {}
-    for parameter in parameters:
-        type_ = types[parameter.name]
-        if parameter.default is parameter.empty:
-            fields[parameter.name] = Required[type_]
-        else:
-            shown = Field(json_schema_extra={"default": parameter.default}) if _is_plain(parameter.default) else Field()
-            fields[parameter.name] = NotRequired[Annotated[type_, shown]]
-    return fields
-
-
-def _is_plain(value: object) -> bool:
-    return value is None or isinstance(value, (str, int, float, bool))
+def _documentation(where: str, function: Callable[..., Any]) -> tuple[str, dict[str, str]]:
+    """The description of a tool and, by name, of its parameters."""
+    text = inspect.cleandoc(function.__doc__ or "")
+    if not text:
+        raise UsageError(f"{where} has no docstring: it is the description that the policy reads")
+    parsed = docstring_parser.parse(text)
+    if not parsed.params:
+        return text, {}
+    returned = parsed.returns.description if parsed.returns else None
+    parts = [parsed.short_description, parsed.long_description, returned and f"Returns: {returned}"]
+    return "\n\n".join(part for part in parts if part), {p.arg_name: p.description or "" for p in parsed.params}

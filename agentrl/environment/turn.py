@@ -2,22 +2,20 @@
 
 - A truncated turn executes nothing, even when its text would parse.
 - Any text is a legal turn: what can't be parsed or called is an observation.
-- A turn that both ends the episode and spends the last of the turn budget is a natural end.
+- A turn that both ends the episode, by itself or by ``stop``, and spends the last of the turn budget is a natural end.
 """
 
 from __future__ import annotations
 
-import asyncio
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from agentrl.environment.base import Environment
 from agentrl.environment.boundary import invoke, named_faults
-from agentrl.environment.calls import run_call, shown_text, wrong
-from agentrl.environment.episode import NO_SANDBOX, Done, Episode, Turn
+from agentrl.environment.episode import NO_SANDBOX, Episode, Step, Turn
 from agentrl.errors import EnvironmentFault
 from agentrl.tokens.messages import Message
-from agentrl.tokens.tool_calls import ParsedTurn, parse
 from agentrl.types import Task, Termination, ToolCall, ToolResult
 from sandboxes.contract import Sandbox
 
@@ -38,10 +36,15 @@ class TurnOutcome:
 
 
 async def begin(
-    environment: Environment, task: Task, *, seed: int = 0, sandbox: Sandbox | None = None
+    environment: Environment,
+    task: Task,
+    *,
+    seed: int = 0,
+    sandbox: Sandbox | None = None,
+    sandboxes: Mapping[str, Sandbox] | None = None,
 ) -> tuple[Episode, list[Message]]:
     """Set an episode up; returns it with the conversation that the policy starts from."""
-    episode = Episode(task, sandbox or NO_SANDBOX, seed)
+    episode = Episode(task, sandbox or NO_SANDBOX, seed, sandboxes or {})
     await invoke(environment.name, task.id, "setup", environment.setup, episode, timeout_s=environment.max_seconds)
     with named_faults(environment.name, task.id, "messages"):
         messages = list(environment.messages(task))
@@ -59,22 +62,17 @@ async def take_turn(environment: Environment, episode: Episode, text: str, *, tr
         episode.turns.append(Turn(text))
         await end(environment, episode, Termination.TRUNCATED_TURN_TOKENS)
         return TurnOutcome((), episode.ended)
-    parsed = parse(text)
     started = time.perf_counter()
-    results: tuple[ToolResult, ...] = ()
-    if parsed.calls:
-        results, done = await _run_calls(environment, episode, parsed)
-        messages = tuple(Message("tool", result.text) for result in results)
-    else:
-        messages, done = await _respond(environment, episode, text)
+    step = await _step(environment, episode, text)
     tool_s = time.perf_counter() - started
-    episode.turns.append(Turn(text, parsed.calls, results, messages))
-    if done:
+    messages = step.messages
+    episode.turns.append(Turn(text, step.calls, step.results, messages))
+    if step.done or await _stops(environment, episode):
         messages = ()
         await end(environment, episode, Termination.TERMINATED)
     elif episode.n_turns >= environment.max_turns:
         await end(environment, episode, Termination.TRUNCATED_TURNS)
-    return TurnOutcome(messages, episode.ended, parsed.calls, results, episode.take_turn_reward(), tool_s)
+    return TurnOutcome(messages, episode.ended, step.calls, step.results, episode.take_turn_reward(), tool_s)
 
 
 async def end(environment: Environment, episode: Episode, termination: Termination) -> None:
@@ -85,39 +83,26 @@ async def end(environment: Environment, episode: Episode, termination: Terminati
     )
 
 
-async def _respond(environment: Environment, episode: Episode, text: str) -> tuple[tuple[Message, ...], bool]:
+async def _step(environment: Environment, episode: Episode, text: str) -> Step:
+    step = await invoke(
+        environment.name, episode.task.id, "step", environment.step, episode, text, timeout_s=environment.max_seconds
+    )
+    where = f"environment {environment.name!r}, task {episode.task.id!r}"
+    if not isinstance(step, Step):
+        raise EnvironmentFault(f"{where}: step() must return a Step, not {type(step).__name__}")
+    if not all(isinstance(message, Message) for message in step.messages) or not (step.done or step.messages):
+        raise EnvironmentFault(f"{where}: a Step that is not done has one Message or more, not {step.messages!r:.200}")
+    return step
+
+
+async def _stops(environment: Environment, episode: Episode) -> bool:
+    if not environment.has_stop:
+        return False
     answer = await invoke(
-        environment.name, episode.task.id, "respond", environment.respond, episode, text, timeout_s=environment.tool_timeout_s
+        environment.name, episode.task.id, "stop", environment.stop, episode, timeout_s=environment.tool_timeout_s
     )
-    if isinstance(answer, Done):
-        return (), True
-    if isinstance(answer, str):
-        return (Message("user", shown_text(answer, environment.max_result_chars)[0]),), False
-    if isinstance(answer, Message):
-        return (answer,), False
-    raise EnvironmentFault(
-        f"environment {environment.name!r}, task {episode.task.id!r}: respond() must return str, Message or Done, "
-        f"not {type(answer).__name__}"
-    )
-
-
-async def _run_calls(environment: Environment, episode: Episode, parsed: ParsedTurn) -> tuple[tuple[ToolResult, ...], bool]:
-    calls = parsed.calls
-    if environment.strict_calls and (len(calls) > 1 or parsed.content.strip()):
-        why = "a turn is one tool call and nothing else"
-        return (wrong(environment, calls[0].name, why),), False
-    known = [environment.tools.get(call.name) for call in calls]
-    if len(calls) > 1 and all(tool is None or tool.parallel for tool in known):
-        answers = await asyncio.gather(*(run_call(environment, episode, call) for call in calls), return_exceptions=True)
-        for answer in answers:
-            if isinstance(answer, BaseException):
-                raise answer
-        pairs = [answer for answer in answers if not isinstance(answer, BaseException)]
-        return tuple(result for result, _ in pairs), any(done for _, done in pairs)
-    results = []
-    for call in calls:
-        result, done = await run_call(environment, episode, call)
-        results.append(result)
-        if done:
-            return tuple(results), True
-    return tuple(results), False
+    if not isinstance(answer, bool):
+        raise EnvironmentFault(
+            f"environment {environment.name!r}, task {episode.task.id!r}: stop() must return True or False, not {answer!r:.100}"
+        )
+    return answer

@@ -56,7 +56,7 @@ def make_plan(resolved: Resolved, name: str | None, store: TrajectoryStore, stor
     from agentrl.environment.registry import load
 
     config = resolved.config
-    environment = load(config.environment)
+    environment = load(config.environment, config.environment_options)
     name = new_name(config.environment) if name is None else name
     if not _NAME.fullmatch(name) or name == "latest":
         raise UsageError(
@@ -102,7 +102,7 @@ def print_plan(plan: Plan) -> None:
 def _value(config: RunConfig, key: str) -> object:
     value: object = config
     for part in key.split("."):
-        value = None if value is None else getattr(value, part)
+        value = value.get(part) if isinstance(value, Mapping) else None if value is None else getattr(value, part)
     return f"{value:g}" if isinstance(value, float) else value
 
 

@@ -52,7 +52,7 @@ class _Stop:
 def create_run(plan: Plan, store: TrajectoryStore) -> RunRow:
     """Write the run's row, its tasks and its folder."""
     config = plan.config
-    environment = load(config.environment)
+    environment = load(config.environment, config.environment_options)
     split = config.evaluation.split
     n_evaluated = max(config.evaluation.episodes, config.evaluation.episodes_during)
     tasks: dict[str, list[Task]] = {
@@ -71,7 +71,8 @@ def create_run(plan: Plan, store: TrajectoryStore) -> RunRow:
         group_size=config.algorithm.group_size,
         target_steps=config.trainer.steps,
         max_running=config.rollout.concurrency * config.rollout.workers,
-        max_attempts=config.rollout.max_attempts,
+        # A worker that dies can't say what its episode had called: only what may be repeated at any point gets another attempt.
+        max_attempts=config.rollout.max_attempts if environment.is_repeatable else 1,
         lease_s=config.rollout.lease_s,
         max_age_s=config.staleness.max_age_s,
         group_deadline_s=config.staleness.group_deadline_s,

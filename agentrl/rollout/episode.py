@@ -4,6 +4,7 @@ Invariants
 - token_truth: the ids of a request are the ids stored so far; what the engine sampled is stored as it came.
 - outcome_classes: a broken sandbox, engine or grader is an infrastructure failure with no reward; a budget that ran out is a
   truncation; a parse error is an observation.
+- no_unasked_repetition: an episode that called a tool not declared ``side_effects=False`` is never run again, however it ended.
 - grader_out_of_reach: grading happens after the policy's sandbox was given back, in another one that was reset.
 """
 
@@ -13,9 +14,11 @@ import asyncio
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from uuid import UUID
 
 from agentrl.engine.contract import Engine, GenerateRequest, Generation
 from agentrl.environment.base import Environment
+from agentrl.environment.boxes import boxes_of, queue_for
 from agentrl.environment.episode import Episode
 from agentrl.environment.grading import grade, is_gradable
 from agentrl.environment.turn import TurnOutcome, begin, end, take_turn
@@ -26,7 +29,6 @@ from agentrl.tokens.messages import Message
 from agentrl.tokens.transcript import Transcript
 from agentrl.types import EpisodeEnd, FinishReason, Opened, Outcome, Reward, Sampling, Segment, Termination, Timings
 from sandboxes.contract import SandboxError, SandboxPool
-from sandboxes.lazy import LazySandbox
 
 _INFRASTRUCTURE = (SandboxError, EngineError, EnvironmentFault, TokenDrift)
 
@@ -45,16 +47,21 @@ class EpisodeRunner:
     episodes: int = 0
     reward_s: float = 0.0
     tool_s: float = 0.0
+    unrepeatable: set[UUID] = field(default_factory=set)
+    """Trajectories that were cut off, by a stop or by an unforeseen error, after a call that must not be repeated."""
+
+    def __post_init__(self) -> None:
+        self._queue = queue_for(self.pool)
 
     async def run(self, opened: Opened) -> EpisodeEnd:
         """Run the episode and complete it in the store; returns how it ended."""
-        sandbox = LazySandbox(self.pool, self.environment.sandbox) if self.environment.sandbox else None
         episode: Episode | None = None
         try:
-            episode, messages = await begin(self.environment, opened.task, seed=opened.seed, sandbox=sandbox)
-            ending = await _Conversation(self, opened, episode, messages).act()
-            if sandbox:
-                await sandbox.release()
+            async with boxes_of(self.environment, self._queue) as boxes:
+                episode, messages = await begin(
+                    self.environment, opened.task, seed=opened.seed, sandbox=boxes.main, sandboxes=boxes.others
+                )
+                ending = await _Conversation(self, opened, episode, messages).act()
             ending = await self._graded(episode, ending)
         except _INFRASTRUCTURE as error:
             ending = EpisodeEnd(
@@ -64,10 +71,12 @@ class EpisodeRunner:
                 error=f"{type(error).__name__}: {error}",
                 retryable=episode.retryable if episode else True,
             )
+        except BaseException:
+            if episode is not None and not episode.retryable:
+                self.unrepeatable.add(opened.trajectory)
+            raise
         finally:
             self.engine.release(str(opened.trajectory))
-            if sandbox:
-                await sandbox.release()
         await asyncio.to_thread(self.store.complete, opened, ending)
         self.episodes += 1
         return ending
@@ -87,13 +96,8 @@ class EpisodeRunner:
         return replace(ending, outcome=Outcome.GRADED, reward=reward)
 
     async def _grade(self, episode: Episode) -> Reward:
-        if self.environment.sandbox is None:
-            return await grade(self.environment, episode)
-        sandbox = LazySandbox(self.pool, self.environment.sandbox)
-        try:
-            return await grade(self.environment, episode, sandbox)
-        finally:
-            await sandbox.release()
+        async with boxes_of(self.environment, self._queue) as boxes:
+            return await grade(self.environment, episode, boxes.main, boxes.others)
 
 
 @dataclass
@@ -187,7 +191,7 @@ class _Conversation:
                 text = self.runner.chat.decode(last.observation.tolist())
                 await asyncio.to_thread(self.runner.store.write_segment, self.opened, replace(last, observation_text=text))
         outcome = Outcome.INFRASTRUCTURE if termination.is_error() else Outcome.POLICY_ENDED
-        return EpisodeEnd(len(self.transcript.segments), termination, outcome)
+        return EpisodeEnd(len(self.transcript.segments), termination, outcome, retryable=self.episode.retryable)
 
 
 def _turn_seed(episode_seed: int, turn: int) -> int:

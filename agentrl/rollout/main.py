@@ -57,7 +57,7 @@ async def _serve(
     first = await _first_version(store, run, stop)
     if first is None:
         return
-    environment = load(config.environment)
+    environment = load(config.environment, config.environment_options)
     provider, reason = await choose(
         None if config.sandbox.provider == "auto" else config.sandbox.provider, config.sandbox.unsafe_local_execution
     )

@@ -198,7 +198,13 @@ class RolloutWorker:
 
     async def _complete_failed(self, episode: Opened, error: str, *, aborted: bool = False) -> None:
         termination = Termination.ABORTED if aborted else Termination.FAILED
-        end = EpisodeEnd(n_segments=-1, termination=termination, outcome=Outcome.INFRASTRUCTURE, error=error)
+        end = EpisodeEnd(
+            n_segments=-1,
+            termination=termination,
+            outcome=Outcome.INFRASTRUCTURE,
+            error=error,
+            retryable=episode.trajectory not in self.runner.unrepeatable,
+        )
         try:
             await asyncio.to_thread(self.store.complete, episode, end)
         except StoreError as refused:

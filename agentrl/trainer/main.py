@@ -170,7 +170,7 @@ def _model_dir(config: RunConfig, folder: Path, console: Console, log: ProcessLo
         return Path(config.model.path)
     target = folder / "model"
     if not target.exists():
-        made = warm_started_model(config, load(config.environment), console, log, stop)
+        made = warm_started_model(config, load(config.environment, config.environment_options), console, log, stop)
         partial = folder / f"model.partial-{os.getpid()}"
         shutil.copytree(made, partial)
         partial.rename(target)

@@ -9,10 +9,12 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from sandboxes.contract import Sandbox
 
 TIMEOUT_S = 5.0
+VISIBLE_TESTS = 2
 _MAX_OUTPUT = 65536
 _MAX_SHOWN = 40
 _MAX_LENGTH = 64
@@ -64,11 +66,27 @@ async def run(sandbox: Sandbox, code: str, function: str, inputs: Sequence[list[
     if not isinstance(answer, dict):
         return killed
     if isinstance(error := answer.get("error"), str):
-        return Run(error=_printable(error))
+        return Run(error=printable(error))
     outputs = answer.get("outputs")
     if not isinstance(outputs, list) or len(outputs) != len(inputs):
         return killed
     return Run(tuple(_output(item) for item in outputs))
+
+
+async def try_out(sandbox: Sandbox, code: str, payload: Any) -> tuple[str, bool]:
+    """What the visible tests say of ``code``, and whether one failed: then the six, of which they are the first, would too."""
+    visible = slice(VISIBLE_TESTS)
+    outcome = await run(sandbox, code, payload["function"], payload["inputs"][visible])
+    failure = first_failure(outcome, payload["expected"][visible])
+    if outcome.error is not None:
+        return f"error: {outcome.error}", True
+    return ("passed", False) if failure is None else (f"FAIL {failure}", True)
+
+
+async def verdict(sandbox: Sandbox, code: str, payload: Any) -> str | None:
+    """How ``code`` fails the six tests, None when it passes."""
+    outcome = await run(sandbox, code, payload["function"], payload["inputs"])
+    return first_failure(outcome, payload["expected"])
 
 
 def first_failure(outcome: Run, expected: Sequence[list[int]]) -> str | None:
@@ -85,10 +103,11 @@ def _output(item: object) -> list[int] | str:
     # A bool equals an int in Python, so the types are tested and not only the values.
     if isinstance(item, list) and len(item) == 1 and isinstance(item[0], list) and all(type(n) is int for n in item[0]):
         return list(item[0])
-    return _printable(item) if isinstance(item, str) else "garbage"
+    return printable(item) if isinstance(item, str) else "garbage"
 
 
-def _printable(text: str) -> str:
+def printable(text: str) -> str:
+    """``text`` short, and with replacement characters for what can't be printed."""
     # The solution chooses this text, by an exception's message or a __repr__, and it is stored and shown.
     return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text[:_MAX_SHOWN])
 

@@ -7,10 +7,9 @@ mistakes, sometimes acts before reading, often gives up after a failed test, and
 
 from __future__ import annotations
 
-import json
 import random
 
-from agentrl.environment import Episode, Task
+from agentrl.environment import Episode, Task, tool_call
 from environments.code_agent.tasks import OPERATIONS, Step, solution, steps_of
 
 P_READS = 0.85
@@ -21,11 +20,6 @@ P_RANDOM = 0.12
 P_GARBLED = 0.05
 BIASED_EVERY = 3
 _NAMES = [operation.name for operation in OPERATIONS]
-
-
-def tool_call(name: str, **arguments: str) -> str:
-    """A call in the form that the environment's parser reads."""
-    return f"<tool_call>{json.dumps({'name': name, 'arguments': arguments})}</tool_call>"
 
 
 class Teacher:

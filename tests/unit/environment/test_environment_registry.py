@@ -86,8 +86,66 @@ def test_file_that_fails_to_load__is_named_with_the_cause(source: str, tmp_path:
             resolve(f"{path}:Puzzle")
 
 
+SHOP = """\
+from pathlib import Path
+from typing import Literal
+
+from agentrl.environment import Environment
+
+class Shop(Environment):
+    def __init__(self, data: Path | None = None, *, size: Literal["small", "large"] = "small", share: float = 0.5):
+        if share > 1:
+            raise ValueError("share is a fraction")
+        self.data, self.size, self.share = data, size, share
+"""
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> str:
+    (tmp_path / "shop.py").write_text(SHOP)
+    return f"{tmp_path / 'shop.py'}:Shop"
+
+
+def test_options__are_the_typed_parameters_of_the_constructor(
+    shop: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    environment = load(shop, {"data": "rows.jsonl", "share": "0.25"})
+    assert vars(environment).items() >= {"data": tmp_path / "rows.jsonl", "size": "small", "share": 0.25}.items()
+    assert environment.options == {"data": str(tmp_path / "rows.jsonl"), "share": 0.25}
+    assert load(shop).options == {}
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"dta": "x"}, r"has no option 'dta' \(did you mean 'data'\?\); options: data, size, share"),
+        ({"size": "huge"}, "environment_options: size: Input should be 'small' or 'large'"),
+        ({"share": [1]}, "environment_options: share: Input should be a valid number"),
+        ({"share": 2.0}, "can't be made: ValueError: share is a fraction"),
+    ],
+)
+def test_option_that_does_not_fit__refused(shop: str, options: dict[str, object], why: str) -> None:
+    with pytest.raises(UsageError, match=why):
+        load(shop, options)
+
+
+def test_option_of_an_environment_without_any__refused(file: Path) -> None:
+    with pytest.raises(UsageError, match="has no option 'a'; options: none"):
+        load(f"{file}:Puzzle", {"a": 1})
+
+
+def test_source_hash__changes_with_options_and_with_the_file_they_name(shop: str, tmp_path: Path) -> None:
+    data = tmp_path / "rows.jsonl"
+    data.write_text("{}")
+    hashes = [source_hash(load(shop)), source_hash(load(shop, {"share": 0.1})), source_hash(load(shop, {"data": str(data)}))]
+    data.write_text("{ }")
+    hashes.append(source_hash(load(shop, {"data": str(data)})))
+    assert len(set(hashes)) == 4
+
+
 def test_class_that_needs_arguments__is_refused(file: Path) -> None:
-    with pytest.raises(UsageError, match=r"NeedsPath\(\) can't be made: TypeError"):
+    with pytest.raises(UsageError, match=r"NeedsPath' needs environment_options.path=\.\.\."):
         load(f"{file}:NeedsPath")
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Shop(Environment):
-    @tool
+    @tool(side_effects=False)
     def buy(
         self,
         episode: Episode,
@@ -31,7 +31,7 @@ class Shop(Environment):
         """
         return f"{item} x {amount}"
 
-    @tool(side_effects=True, parallel=True)
+    @tool(parallel=True)
     async def ship(self, speed: Literal["slow", "fast"]) -> None:
         """Ship everything."""
 
@@ -53,6 +53,46 @@ def test_schema_of_typed_method__has_types_defaults_and_required_names() -> None
     assert "episode" not in parameters["properties"]
     assert parameters["additionalProperties"] is False
     assert "title" not in parameters
+
+
+class Documented(Environment):
+    @tool
+    def find(self, episode: Episode, query: str, limit: Annotated[int, Field(description="At most this many.")] = 3) -> str:
+        """Search the archive.
+
+        Case does not matter.
+
+        Args:
+            query: Words to look for,
+                at least one.
+            limit: Overridden by the annotation.
+
+        Returns:
+            A line a hit.
+        """
+        return query
+
+
+def test_docstring__describes_the_tool_and_each_parameter() -> None:
+    found = Documented.tools["find"]
+    assert found.description == "Search the archive.\n\nCase does not matter.\n\nReturns: A line a hit."
+    properties = found.parameters["properties"]
+    assert properties["query"] == {"type": "string", "description": "Words to look for,\nat least one."}
+    assert properties["limit"]["description"] == "At most this many."
+
+
+def test_docstring_about_a_parameter_that_is_not_there__refused() -> None:
+    with pytest.raises(UsageError, match=r"tool .*Bad.find: the docstring describes limits, which is no parameter"):
+
+        class Bad(Environment):
+            @tool
+            def find(self, limit: int) -> str:
+                """Search.
+
+                Args:
+                    limits: How many.
+                """
+                return ""
 
 
 def test_tools_of_class__are_the_marked_methods_in_order() -> None:

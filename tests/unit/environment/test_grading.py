@@ -149,5 +149,8 @@ def test_gradable_endings__natural_ones_and_truncated_ones_where_declared() -> N
 
     assert [end for end in Termination if is_gradable(Judge(), end)] == [Termination.TERMINATED]
     assert [end for end in Termination if is_gradable(Lenient(), end)] == [
-        end for end in Termination if end is Termination.TERMINATED or end.value.startswith("truncated_")
+        end
+        for end in Termination
+        if end is Termination.TERMINATED or end.value.startswith("truncated_")
+        if end is not Termination.TRUNCATED_TIME  # a slow machine is not a bad answer
     ]

@@ -39,7 +39,7 @@ class Lab(Environment):
         self.log.append("main" if threading.current_thread() is threading.main_thread() else "thread")
         return left + right
 
-    @tool
+    @tool(side_effects=False)
     async def note(self, episode: Episode, text: str) -> str:
         """Remember something."""
         episode.state.note = text
@@ -93,7 +93,7 @@ class Lab(Environment):
         threading.Event().wait()
         return ""
 
-    @tool(side_effects=True)
+    @tool
     async def mail(self) -> str:
         """Send something to the world."""
         return "sent"
@@ -360,7 +360,7 @@ async def test_sandbox_not_declared__fault_says_how_to_declare_it() -> None:
         await episode.sandbox.exec("true")
 
 
-async def test_tool_with_side_effects__makes_the_episode_unrepeatable() -> None:
+async def test_tool_not_declared_free_of_side_effects__makes_the_episode_unrepeatable() -> None:
     episode, _ = await play(Lab(), call("note", text="x"))
     assert episode.retryable
     episode, _ = await play(Lab(), call("mail", to="nobody"))

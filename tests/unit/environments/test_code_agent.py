@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from agentrl.environment import Episode, Message, Task
+from agentrl.environment import Episode, Message, Task, tool_call
 from agentrl.environment.demonstrate import Demonstration, collect, play
 from agentrl.environment.grading import is_gradable
 from agentrl.environment.turn import begin, take_turn
 from agentrl.types import Termination
 from environments.code_agent import CodeAgent
 from environments.code_agent.tasks import OPERATIONS, solution, steps_of
-from environments.code_agent.teacher import Teacher, tool_call
+from environments.code_agent.teacher import Teacher
 
 ENV = CodeAgent()
 TASK = next(task for task in ENV.tasks("heldout", 5, 200) if [step[0] for step in steps_of(task)] == ["add", "square"])

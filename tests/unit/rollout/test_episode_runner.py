@@ -44,7 +44,7 @@ class Counter(Environment):
     def messages(self, task: Task) -> list[Message]:
         return [Message("user", f"count to {task.payload['to']}")]
 
-    @tool
+    @tool(side_effects=False)
     async def count(self, episode: Episode, number: int) -> str:
         """Say a number."""
         episode.state.number = number
@@ -63,7 +63,7 @@ class BrokenBox(Counter):
 
     sandbox = SandboxSpec()
 
-    @tool
+    @tool(side_effects=False)
     async def count(self, episode: Episode, number: int) -> str:
         """Use the sandbox."""
         await episode.sandbox.exec("true")
@@ -105,6 +105,7 @@ class Case:
         self.store.publish_version(self.run.id, start.fence, self.version.version)
         self.requests: list[GenerateRequest] = []
         self.chat = chat
+        self.runner: EpisodeRunner | None = None
         answers = iter(turns)
 
         def script(request: GenerateRequest) -> list[int]:
@@ -119,8 +120,8 @@ class Case:
         opened = self.store.open_episodes(
             self.run.id, worker="w", request=uuid4(), n=1, engine_version=self.version.version, lineage=self.lineage
         ).episodes[0]
-        runner = EpisodeRunner(self.environment, self.store, self.engine, self.chat, DeadPool(), Sampling())
-        ending = await runner.run(opened)
+        self.runner = EpisodeRunner(self.environment, self.store, self.engine, self.chat, DeadPool(), Sampling())
+        ending = await self.runner.run(opened)
         stored = self.store.trajectory(opened.trajectory)
         assert stored is not None
         (place,) = [place for place, n in self.store.conservation(self.run.id).places.items() if n]
@@ -169,6 +170,53 @@ async def test_outcome_classes__a_dead_sandbox_is_infrastructure_and_never_a_rew
     assert "c0ffee" in (ending.error or "")
     assert stored.reward is None
     assert place is Place.DROPPED
+
+
+class Paying(Counter):
+    """Its tool is not declared free of side effects; afterwards the sandbox dies, the engine stops or the worker does."""
+
+    sandbox = SandboxSpec()
+    gate: asyncio.Event | None = None
+
+    @tool
+    async def count(self, episode: Episode, number: int) -> str:
+        """Pay, then fail or hang."""
+        if self.gate is None:
+            await episode.sandbox.exec("true")
+        else:
+            self.gate.set()
+            await asyncio.Event().wait()
+        return "never"
+
+
+@pytest.mark.parametrize(("environment", "again"), [(BrokenBox(), True), (Paying(), False)])
+async def test_no_unasked_repetition__of_an_episode_that_failed(
+    chat: ChatFormat, environment: Environment, again: bool
+) -> None:
+    ending, _, _ = await Case(chat, [call(1)], environment).play()
+    assert ending.outcome is Outcome.INFRASTRUCTURE
+    assert ending.retryable is again
+
+
+async def test_no_unasked_repetition__of_an_episode_that_the_worker_left(chat: ChatFormat) -> None:
+    environment = Paying()
+    environment.gate = asyncio.Event()
+    case = Case(chat, [call(1)], environment)
+    playing = asyncio.create_task(case.play())
+    await environment.gate.wait()
+    playing.cancel()
+    await asyncio.gather(playing, return_exceptions=True)
+    assert case.runner is not None
+    assert len(case.runner.unrepeatable) == 1
+
+
+async def test_outcome_classes__a_spent_wall_clock_is_never_graded(chat: ChatFormat) -> None:
+    environment = Counter()
+    environment.grades_truncated = True
+    environment.max_seconds = 1e-6
+    ending, stored, _ = await Case(chat, [call(0), "stop"], environment).play()
+    assert (ending.termination, ending.outcome) == (Termination.TRUNCATED_TIME, Outcome.POLICY_ENDED)
+    assert stored.reward is None
 
 
 async def test_truncated_call__is_never_executed(chat: ChatFormat) -> None:

@@ -1,0 +1,105 @@
+"""Sandboxes taken at their first use: what is held when, and what a failed acquisition leaves behind."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any
+
+import pytest
+
+from sandboxes.contract import SandboxSpec, SandboxUnavailable
+from sandboxes.lazy import SandboxQueue
+
+SMALL, LARGE = SandboxSpec(memory_mb=64), SandboxSpec(memory_mb=512)
+
+
+class Box:
+    id = "box"
+
+    async def ping(self) -> None: ...
+
+
+class SmallPool:
+    """At most ``size`` boxes are out at once; who wants one more waits, for half a second at most."""
+
+    def __init__(self, size: int) -> None:
+        self.room = asyncio.Semaphore(size)
+        self.specs: list[SandboxSpec] = []
+        self.held = 0
+
+    @asynccontextmanager
+    async def acquire(self, spec: SandboxSpec, *, timeout: float = 60.0) -> AsyncIterator[Any]:
+        try:
+            await asyncio.wait_for(self.room.acquire(), 0.5)
+        except TimeoutError:
+            raise SandboxUnavailable("none in time") from None
+        self.specs.append(spec)
+        self.held += 1
+        try:
+            yield Box()
+        finally:
+            self.held -= 1
+            self.room.release()
+
+    def metrics(self) -> dict[str, float]:
+        return {}
+
+    async def close(self) -> None: ...
+
+
+async def test_first_use__takes_and_release_gives_back() -> None:
+    pool = SmallPool(1)
+    reserved = SandboxQueue(pool).reserve({"": SMALL})
+    box = reserved.boxes[""]
+    assert (pool.held, box.id) == (0, "none yet")
+    await asyncio.gather(box.ping(), box.ping())
+    assert (pool.held, box.id, pool.specs) == (1, "box", [SMALL])
+    await reserved.release()
+    assert pool.held == 0
+    await box.ping()
+    await box.renew()
+    assert (pool.held, len(pool.specs)) == (0, 2)
+
+
+async def test_no_hold_and_wait__many_episodes_with_two_sandboxes_share_a_pool_of_two() -> None:
+    pool = SmallPool(2)
+    queue = SandboxQueue(pool)
+
+    async def episode(first: str, second: str) -> None:
+        reserved = queue.reserve({"a": SMALL, "b": LARGE})
+        await reserved.boxes[first].ping()
+        await asyncio.sleep(0)
+        await reserved.boxes[second].ping()
+        await reserved.release()
+
+    await asyncio.gather(*(episode(*names) for names in [("a", "b"), ("b", "a")] * 20))
+    assert pool.held == 0
+    assert pool.specs.count(SMALL) == pool.specs.count(LARGE) == 40
+
+
+async def test_nothing_is_kept__by_an_acquisition_that_failed_or_was_cancelled() -> None:
+    pool = SmallPool(1)
+    reserved = SandboxQueue(pool).reserve({"a": SMALL, "b": LARGE})
+    with pytest.raises(SandboxUnavailable):
+        await reserved.boxes["a"].ping()
+    assert pool.held == 0
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(reserved.boxes["a"].ping(), 0.05)
+    assert pool.held == 0
+
+
+async def test_wait__is_marked_and_work_is_not() -> None:
+    log: list[str] = []
+
+    @contextmanager
+    def waiting() -> Iterator[None]:
+        log.append("wait")
+        yield
+        log.append("have")
+
+    box = SandboxQueue(SmallPool(1), waiting).reserve({"": SMALL}).boxes[""]
+    await box.ping()
+    await box.ping()
+    assert log == ["wait", "have"]
