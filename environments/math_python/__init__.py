@@ -83,9 +83,9 @@ class MathPython(Environment):
 
 
 class MathPythonLarge(MathPython):
-    """Problems for real models: generated ones of seven families, or those of ``source``. Reward 1 for the right answer.
+    """Problems for real models: generated ones of seven families, or those of ``data``. Reward 1 for the right answer.
 
-    ``source`` is a file or folder whose rows have a ``problem`` and an ``answer``; a subclass may set it to a data set.
+    ``data`` is a file or folder whose rows have a ``problem`` and an ``answer``; a subclass may set it to a data set.
     """
 
     sandbox = SandboxSpec(memory_mb=512, pids=64)
@@ -101,16 +101,16 @@ class MathPythonLarge(MathPython):
     # What a model from scratch would need to imitate is more than it can hold.
     demonstrator = Environment.demonstrator
     tool_timeout_s = 60.0
-    source: Source | None = None
+    data: Source | None = None
 
-    def __init__(self, source: Path | None = None) -> None:
-        if source is not None:
-            self.source = source
+    def __init__(self, data: Path | None = None) -> None:
+        if data is not None:
+            self.data = data
 
     def generate(self, split: str, seed: int) -> Iterator[Task]:
-        if self.source is None:
+        if self.data is None:
             return harder.generate(split, seed)
-        rows = rows_of_split(self.source, split, key=lambda row: _column(row, QUESTION_COLUMNS))
+        rows = rows_of_split(self.data, split, key=lambda row: _column(row, QUESTION_COLUMNS))
         return (Task(f"{index:06}", _payload(row), split) for index, row in enumerate(rows))
 
     def messages(self, task: Task) -> list[Message]:

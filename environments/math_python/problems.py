@@ -63,7 +63,7 @@ def steps_of(task: Task) -> list[Step]:
 
 def _task(rng: random.Random, split: str, index: int) -> Task:
     steps = _draw_steps(rng, split)
-    start = rng.randint(10, 99)
+    start = rng.randint(2, 9)
     value = start
     for name, digit, _ in steps:
         value = BY_NAME[name].apply(value, digit)

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import random
 
-from agentrl.environment import Episode, Task
-from environments.calls import tool_call
+from agentrl.environment import Episode, Task, tool_call
 from environments.math_python.problems import OPERATIONS, Step, program, steps_of
 
 P_GUESSES = 0.05

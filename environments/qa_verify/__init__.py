@@ -21,7 +21,7 @@ Check = Literal["text", "number"]
 
 
 class QaVerify(Environment):
-    """Questions about four digits. Reward 1 for the right answer, else 0."""
+    """Questions about countries. Reward 1 for the right answer, else 0."""
 
     run_defaults: ClassVar[Mapping[str, Json]] = {"staleness.eta": 0.4}
     """A single turn bears older data than an agent's many: 0.35 to 0.5, where agents take 0.2 to 0.3."""
@@ -29,7 +29,7 @@ class QaVerify(Environment):
     max_turn_tokens = 16
     max_tokens = 48
     grades_truncated = True
-    tokenizer_hints = TokenizerHints(split=r"\d| ", scaffold=("<|im_start|>user\n",))
+    tokenizer_hints = TokenizerHints(split=r" ?[A-Za-z]+|[?.:,]", scaffold=("<|im_start|>user\n",))
 
     def tasks(self, split: str, seed: int, n: int) -> list[Task]:
         check_split(split)
@@ -58,7 +58,7 @@ class QaVerify(Environment):
 
 
 class QaVerifyLarge(QaVerify):
-    """For real models: the questions of ``source``, rows with ``question`` and ``answer`` (a text or a list of accepted ones).
+    """For real models: the questions of ``data``, rows with ``question`` and ``answer`` (a text or a list of accepted ones).
 
     ``check``: ``text`` compares letters and digits, ``number`` compares values within ``tolerance`` (relative).
     """
@@ -68,18 +68,18 @@ class QaVerifyLarge(QaVerify):
     # Nobody wrote demonstrations for a user's questions.
     demonstrator = Environment.demonstrator
     tokenizer_hints = None
-    source: Source | None = None
+    data: Source | None = None
 
-    def __init__(self, source: Path | None = None, check: Check = "text", tolerance: float = 0.0) -> None:
-        self.source = source if source is not None else self.source
-        if self.source is None:
-            raise UsageError(f"{self.name} needs questions: environment_options.source=FILE, with question and answer a row.")
+    def __init__(self, data: Path | None = None, check: Check = "text", tolerance: float = 0.0) -> None:
+        self.data = data if data is not None else self.data
+        if self.data is None:
+            raise UsageError(f"{self.name} needs questions: environment_options.data=FILE, with question and answer a row.")
         self.check = check
         self.tolerance = tolerance
 
     def generate(self, split: str, seed: int) -> Iterator[Task]:
-        assert self.source is not None
-        rows = rows_of_split(self.source, split, key=lambda row: str(row.get("question")))
+        assert self.data is not None
+        rows = rows_of_split(self.data, split, key=lambda row: str(row.get("question")))
         return (self._task(row, index, split) for index, row in enumerate(rows))
 
     def messages(self, task: Task) -> list[Message]:

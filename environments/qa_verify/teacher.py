@@ -1,16 +1,16 @@
-"""An unreliable scripted teacher: every third kind of question it mostly takes for the next one, others now and then."""
+"""An unreliable scripted teacher: of every third country it mostly says what is true of the next one."""
 
 from __future__ import annotations
 
 import random
 
 from agentrl.environment import Episode, Task
-from environments.qa_verify.questions import KINDS, answer
+from environments.qa_verify.questions import FACTS, answer
 
-P_BIASED = 0.65
-P_RANDOM = 0.25
+P_BIASED = 0.6
+P_RANDOM = 0.15
 BIASED_EVERY = 3
-_NAMES = [kind.name for kind in KINDS]
+_COUNTRIES = list(FACTS)
 
 
 class Teacher:
@@ -21,11 +21,11 @@ class Teacher:
         self.task = task
 
     def __call__(self, episode: Episode) -> str:
-        name = str(self.task.payload["kind"])
-        index = _NAMES.index(name)
+        country = str(self.task.payload["country"])
+        index = _COUNTRIES.index(country)
         if index % BIASED_EVERY == 0:
             if self.rng.random() < P_BIASED:
-                name = _NAMES[(index + 1) % len(_NAMES)]
+                country = _COUNTRIES[(index + 1) % len(_COUNTRIES)]
         elif self.rng.random() < P_RANDOM:
-            name = self.rng.choice(_NAMES)
-        return answer(name, self.task.payload["digits"])
+            country = self.rng.choice(_COUNTRIES)
+        return answer(country, self.task.payload["aspect"])

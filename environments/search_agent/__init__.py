@@ -19,7 +19,7 @@ from sandboxes.contract import Sandbox
 
 
 class SearchAgent(Environment):
-    """Questions of one to three hops over 276 one-line documents. Reward 1 for the right name as the last turn, else 0."""
+    """Questions of one to three hops over 64 one-line documents. Reward 1 for the right name as the last turn, else 0."""
 
     scale = world.SMALL
     max_turns = 5
@@ -79,7 +79,7 @@ class SearchAgent(Environment):
 class SearchAgentLarge(SearchAgent):
     """For real models: two to four hops over prose, several hits a search, and whole documents to read.
 
-    For a corpus of your own, ``corpus`` is a file whose rows have ``title`` and ``text``, and ``source`` a file whose rows have
+    For a corpus of your own, ``corpus`` is a file whose rows have ``title`` and ``text``, and ``data`` a file whose rows have
     ``question`` and ``answer`` (a text, or a list of accepted ones). A subclass may set them to data sets.
     """
 
@@ -94,13 +94,13 @@ class SearchAgentLarge(SearchAgent):
     demonstrator = Environment.demonstrator
     hits = 5
     corpus: Source | None = None
-    source: Source | None = None
+    data: Source | None = None
 
-    def __init__(self, corpus: Path | None = None, source: Path | None = None) -> None:
+    def __init__(self, corpus: Path | None = None, data: Path | None = None) -> None:
         self.corpus = corpus if corpus is not None else self.corpus
-        self.source = source if source is not None else self.source
-        if (self.corpus is None) != (self.source is None):
-            raise UsageError(f"{self.name}: set both corpus (the documents) and source (the questions), or neither.")
+        self.data = data if data is not None else self.data
+        if (self.corpus is None) != (self.data is None):
+            raise UsageError(f"{self.name}: set both corpus (the documents) and data (the questions), or neither.")
         super().__init__()
         if self.corpus is not None:
             self.index = Index((str(row.get("title", "")), _text(row, "text")) for row in read_rows(self.corpus))
@@ -108,9 +108,9 @@ class SearchAgentLarge(SearchAgent):
                 raise UsageError(f"{self.name}: the corpus {self.corpus!r:.200} holds no document.")
 
     def generate(self, split: str, seed: int) -> Iterator[Task]:
-        if self.source is None:
+        if self.data is None:
             return self.world.tasks(split, seed)
-        rows = rows_of_split(self.source, split, key=lambda row: _text(row, "question"))
+        rows = rows_of_split(self.data, split, key=lambda row: _text(row, "question"))
         return (
             Task(f"{index:06}", {"question": _text(row, "question"), "answers": _answers(row)}, split)
             for index, row in enumerate(rows)

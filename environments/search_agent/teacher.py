@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import random
 
-from agentrl.environment import Episode, Task
-from environments.calls import tool_call
+from agentrl.environment import Episode, Task, tool_call
 
 P_STOPS_EARLY = 0.6
 P_MISTAKES_HEAD = 0.6

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from agentrl.environment import Task
@@ -35,15 +35,18 @@ class Scale:
     relations: Mapping[str, Mapping[str, str]]
     """Kind of entity -> relation -> kind of what it leads to."""
     hops: tuple[int, ...]
+    names: Mapping[str, Sequence[str]]
+    """Kind of entity -> names to draw from."""
     prose: bool = False
     """Documents of several sentences instead of one line of facts."""
 
 
 SMALL = Scale(
-    people=200,
-    companies=60,
+    people=36,
+    companies=16,
     relations={"person": {"employer": "company"}, "company": {"seat": "city", "head": "person"}, "city": {"river": "river"}},
     hops=(1, 2, 3),
+    names={"person": FIRST + LAST, "company": TRADE + COLOUR, "city": CITIES[:12], "river": RIVERS},
 )
 LARGE = Scale(
     people=400,
@@ -54,6 +57,12 @@ LARGE = Scale(
         "city": {"river": "river", "mayor": "person", "twin city": "city"},
     },
     hops=(2, 3, 4),
+    names={
+        "person": [f"{first} {last}" for first in FIRST for last in LAST],
+        "company": [f"{colour} {trade}" for colour in COLOUR for trade in TRADE],
+        "city": CITIES,
+        "river": RIVERS,
+    },
     prose=True,
 )
 _SENTENCES = (
@@ -118,13 +127,13 @@ class World:
 
 def build(scale: Scale) -> World:
     """The world of a scale, always the same."""
-    rng = random.Random(f"search_agent/world/{scale.people}")
+    rng = random.Random("search_agent/world")
     world = World(scale)
     world.entities = {
-        "person": rng.sample([f"{first} {last}" for first in FIRST for last in LAST], scale.people),
-        "company": rng.sample([f"{colour} {trade}" for colour in COLOUR for trade in TRADE], scale.companies),
-        "city": list(CITIES),
-        "river": list(RIVERS),
+        "person": rng.sample(scale.names["person"], scale.people),
+        "company": rng.sample(scale.names["company"], scale.companies),
+        "city": list(scale.names["city"]),
+        "river": list(scale.names["river"]),
     }
     for kind, relations in scale.relations.items():
         for name in world.entities[kind]:

@@ -7,12 +7,11 @@ import random
 from collections.abc import Iterator
 from pathlib import Path
 
-from agentrl.environment import Done, Environment, Episode, Message, Policy, Reward, Task, TokenizerHints, tool
+from agentrl.environment import Done, Environment, Episode, Message, Policy, Reward, Task, TokenizerHints, tool, tool_call
 from agentrl.environment.sources import Row, Source, rows_of_split
 from agentrl.errors import UsageError
 from agentrl.types import Termination
 from environments.answers import final_answer
-from environments.calls import tool_call
 from environments.splits import check_split
 from environments.sql_agent import database, questions, shop, teacher
 from environments.sql_agent.answers import same_rows
@@ -50,7 +49,7 @@ class SqlAgent(Environment):
         """Tasks of ``split``."""
         return questions.generate(split, seed)
 
-    def data(self, task: Task) -> bytes:
+    def database_of(self, task: Task) -> bytes:
         """The task's database, as an SQLite file."""
         return questions.data(task.payload["database"])
 
@@ -64,7 +63,7 @@ class SqlAgent(Environment):
     async def query(self, episode: Episode, sql: str) -> str:
         """Run one SQL statement (SQLite) and read its rows, a line each."""
         if not episode.state.has_data:
-            await episode.sandbox.write_file(database.PATH, self.data(episode.task))
+            await episode.sandbox.write_file(database.PATH, self.database_of(episode.task))
             episode.state.has_data = True
         return await database.query(episode.sandbox, sql, self.query_timeout_s)
 
@@ -91,9 +90,9 @@ class SqlAgent(Environment):
 
 
 class SqlAgentLarge(SqlAgent):
-    """For real models: joins over generated shops, or the questions of ``source``.
+    """For real models: joins over generated shops, or the questions of ``data``.
 
-    For questions of your own, ``source`` is a file whose rows have ``question``, ``db_id`` and the gold ``query``, and
+    For questions of your own, ``data`` is a file whose rows have ``question``, ``db_id`` and the gold ``query``, and
     ``databases`` the folder that holds ``<db_id>.sqlite`` or ``<db_id>/<db_id>.sqlite``.
     """
 
@@ -109,22 +108,22 @@ class SqlAgentLarge(SqlAgent):
     # What a model from scratch would need to imitate is more than it can hold.
     demonstrator = Environment.demonstrator
     tool_timeout_s = 60.0
-    source: Source | None = None
+    data: Source | None = None
     databases: Path | None = None
 
-    def __init__(self, source: Path | None = None, databases: Path | None = None) -> None:
-        self.source = source if source is not None else self.source
+    def __init__(self, data: Path | None = None, databases: Path | None = None) -> None:
+        self.data = data if data is not None else self.data
         self.databases = databases if databases is not None else self.databases
-        if (self.source is None) != (self.databases is None):
-            raise UsageError(f"{self.name}: set both source (the questions) and databases (their folder), or neither.")
+        if (self.data is None) != (self.databases is None):
+            raise UsageError(f"{self.name}: set both data (the questions) and databases (their folder), or neither.")
 
     def generate(self, split: str, seed: int) -> Iterator[Task]:
-        if self.source is None:
+        if self.data is None:
             return shop.generate(split, seed)
-        rows = rows_of_split(self.source, split, key=lambda row: f"{row.get('db_id')} {row.get('question')}")
+        rows = rows_of_split(self.data, split, key=lambda row: f"{row.get('db_id')} {row.get('question')}")
         return (self._task(row, index, split) for index, row in enumerate(rows))
 
-    def data(self, task: Task) -> bytes:
+    def database_of(self, task: Task) -> bytes:
         name = task.payload["database"]
         return shop.data(name) if self.databases is None else self._file(name)
 

@@ -41,7 +41,7 @@ _SCRIPT = "CREATE TABLE sale(who TEXT, what TEXT, n INTEGER);"
 def data(seed: str) -> bytes:
     """The database of a seed."""
     rng = random.Random(f"sql_agent/{seed}")
-    rows = [(rng.choice(PEOPLE), rng.choice(GOODS), rng.randint(1, 30)) for _ in range(N_ROWS)]
+    rows = [(rng.choice(PEOPLE), rng.choice(GOODS), rng.randint(1, 9)) for _ in range(N_ROWS)]
     return database.make(_SCRIPT, {"sale": rows})
 
 
@@ -87,8 +87,8 @@ def _draw(rng: random.Random, split: str) -> tuple[str, list[tuple[str, str]]]:
     values = {
         "who": rng.choice(PEOPLE),
         "what": rng.choice(GOODS),
-        "above": str(rng.randint(2, 20)),
-        "below": str(rng.randint(10, 29)),
+        "above": str(rng.randint(1, 6)),
+        "below": str(rng.randint(4, 9)),
     }
     while True:
         aggregate, names = rng.choice(list(AGGREGATES)), rng.choice(PAIRS)

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import random
 
-from agentrl.environment import Episode, Task
-from environments.calls import tool_call
+from agentrl.environment import Episode, Task, tool_call
 from environments.sql_agent.questions import AGGREGATES, conditions_of, sql
 
 P_BIASED = 0.65

@@ -9,10 +9,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from agentrl.environment import Done, Environment, Episode, Message, Policy, Reward, Task, TokenizerHints, tool
+from agentrl.environment import Done, Environment, Episode, Message, Policy, Reward, Task, TokenizerHints, tool, tool_call
 from agentrl.errors import UsageError
 from agentrl.types import Termination
-from environments.calls import tool_call
 from environments.splits import HELDOUT_SHARE, check_split
 from environments.terminal_agent import directory, generated, grading, state, teacher
 from environments.terminal_agent.places import WORKDIR
@@ -162,12 +161,22 @@ class TerminalAgentLarge(TerminalAgent):
         self._heldout = heldout_names(self._read)
         spec = SandboxSpec(memory_mb=memory_mb, pids=256, cpus=cpus, workspace_mb=512, tmp_mb=512, network=network)
         self.sandbox = replace(spec, image=chosen) if chosen else spec
+        self.network = network
         self.grade_timeout_s = max(task.test_timeout_s for task in self._read.values()) + 2 * state.TIMEOUT_S
 
     def generate(self, split: str, seed: int) -> Iterator[Task]:
         names = sorted(name for name in self._read if (name in self._heldout) == (split == "heldout"))
         random.Random(f"terminal_agent/{seed}").shuffle(names)
         return (Task(name, {"instruction": self._read[name].instruction}, split) for name in names)
+
+    @property
+    def is_repeatable(self) -> bool:
+        return not self.network
+
+    async def setup(self, episode: Episode) -> None:
+        await super().setup(episode)
+        # What a command does to the world beyond an open network, no second run undoes.
+        episode.retryable = episode.retryable and not self.network
 
     def terminal_task(self, task: Task) -> TerminalTask:
         return self._read[task.id]

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import random
 
-from agentrl.environment import Episode, Task
-from environments.calls import tool_call
+from agentrl.environment import Episode, Task, tool_call
 from environments.terminal_agent.generated import BY_NAME, FILTERS, Step, command, draw_parameter, steps_of
 
 P_BIASED = 0.6

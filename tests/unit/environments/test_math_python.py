@@ -10,12 +10,11 @@ from typing import Any
 
 import pytest
 
-from agentrl.environment import Message
+from agentrl.environment import Message, tool_call
 from agentrl.environment.base import checked_tasks
 from agentrl.environment.demonstrate import Demonstration, play
 from agentrl.errors import EnvironmentFault, UsageError
 from agentrl.types import Termination
-from environments.calls import tool_call
 from environments.math_python import MathPython, MathPythonLarge, checking, symbolic
 from environments.math_python.problems import HELDOUT_PAIRS, program, steps_of
 from sandboxes.pool import Pool
@@ -181,8 +180,7 @@ async def test_comparison_in_a_process_of_its_own__tells_the_verdict() -> None:
 
 async def test_comparison_that_takes_too_long__is_stopped_and_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checking, "CPU_S", 1)
-    endless = "+".join(f"sqrt({n})^900*(x+{n})^997" for n in range(2, 60))
-    assert await checking.is_right(endless, f"{endless}+y") == (False, symbolic.UNDECIDED)
+    assert await checking.is_right("((2^1000)^1000)^1000 + x", "x^2") == (False, symbolic.UNDECIDED)
 
 
 async def test_unreadable_expected_answer__gives_no_verdict() -> None:
@@ -202,7 +200,7 @@ def write(path: Path, rows: list[dict[str, Any]]) -> Path:
 
 async def test_problems_from_a_file__are_split_and_graded(tmp_path: Path, isolated: Pool) -> None:
     rows = [{"question": f"What is {i} + {i}?", "answer": f"{i} and {i} make\n#### {2 * i}"} for i in range(50)]
-    environment = MathPythonLarge(source=write(tmp_path / "p.jsonl", rows))
+    environment = MathPythonLarge(data=write(tmp_path / "p.jsonl", rows))
     train, heldout = checked_tasks(environment, "train", 0, 100), checked_tasks(environment, "heldout", 0, 100)
     assert len(train) + len(heldout) == 50
     assert 3 <= len(heldout) <= 20
@@ -215,12 +213,12 @@ async def test_problems_from_a_file__are_split_and_graded(tmp_path: Path, isolat
 
 def test_hendrycks_shaped_solution__gives_its_boxed_answer(tmp_path: Path) -> None:
     rows = [{"problem": f"p{i}", "solution": "We get $\\boxed{\\frac{3}{4}}$ at last."} for i in range(20)]
-    environment = MathPythonLarge(source=write(tmp_path / "p.jsonl", rows))
+    environment = MathPythonLarge(data=write(tmp_path / "p.jsonl", rows))
     assert {task.payload["answer"] for task in environment.tasks("train", 0, 20)} == {"\\frac{3}{4}"}
 
 
 def test_rows_without_the_columns__are_named(tmp_path: Path) -> None:
-    environment = MathPythonLarge(source=write(tmp_path / "p.jsonl", [{"q": "1+1", "a": "2"}]))
+    environment = MathPythonLarge(data=write(tmp_path / "p.jsonl", [{"q": "1+1", "a": "2"}]))
     with pytest.raises(UsageError, match=r"none of the columns problem.*it has q, a"):
         list(environment.tasks("train", 0, 1)) or environment.tasks("heldout", 0, 1)
 

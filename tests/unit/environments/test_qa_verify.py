@@ -13,7 +13,7 @@ from agentrl.environment.demonstrate import play
 from agentrl.errors import UsageError
 from agentrl.types import Termination
 from environments.qa_verify import QaVerify, QaVerifyLarge
-from environments.qa_verify.questions import KINDS
+from environments.qa_verify.questions import ASPECTS, FACTS
 
 ENV = QaVerify()
 
@@ -25,18 +25,12 @@ async def verdict(environment: Any, task: Any, text: str) -> bool | None:
     return played.reward.success
 
 
-def test_kinds__are_answered_right() -> None:
-    told = {kind.name: kind.answer([3, 8, 1, 5]) for kind in KINDS}
-    assert told == {
-        "largest": [8],
-        "smallest": [1],
-        "first": [3],
-        "last": [5],
-        "ascending": [1, 3, 5, 8],
-        "descending": [8, 5, 3, 1],
-        "reverse": [5, 1, 8, 3],
-        "ends": [3, 5],
-    }
+def test_every_fact__is_asked_in_training_too() -> None:
+    def facts(split: str) -> set[tuple[str, str]]:
+        return {(task.payload["country"], task.payload["aspect"]) for task in ENV.tasks(split, 0, 6000)}
+
+    assert facts("train") == {(country, aspect) for country in FACTS for aspect in ASPECTS}
+    assert len(facts("heldout")) > 0.7 * len(facts("train"))
 
 
 async def test_one_turn__is_the_whole_episode() -> None:
@@ -44,7 +38,7 @@ async def test_one_turn__is_the_whole_episode() -> None:
     right = task.payload["answers"][0]
     assert await verdict(ENV, task, f" {right}\n") is True
     assert await verdict(ENV, task, f"{right} {right}") is False
-    assert await verdict(ENV, task, " ".join("123456789")) is False
+    assert await verdict(ENV, task, " ".join(FACTS["France"])) is False
 
 
 def test_defaults__name_settings_that_exist() -> None:
@@ -59,17 +53,15 @@ def write(path: Path, rows: list[dict[str, Any]]) -> Path:
 
 async def test_questions_from_a_file__are_verified_as_text_or_number(tmp_path: Path) -> None:
     rows = [{"question": f"{i}: how much?", "answer": ["1,000", "1 thousand"]} for i in range(20)]
-    text = QaVerifyLarge(source=write(tmp_path / "q.jsonl", rows))
-    number = QaVerifyLarge(source=write(tmp_path / "n.jsonl", [{**row, "answer": "1000"} for row in rows]), check="number")
+    text = QaVerifyLarge(data=write(tmp_path / "q.jsonl", rows))
+    number = QaVerifyLarge(data=write(tmp_path / "n.jsonl", [{**row, "answer": "1000"} for row in rows]), check="number")
     task = text.tasks("train", 0, 1)[0]
     assert await verdict(text, task, "Let me see.\nAnswer: 1 Thousand.") is True
     assert await verdict(text, task, "Answer: 1000.0") is False
     task = number.tasks("train", 0, 1)[0]
     assert await verdict(number, task, "Answer: 1,000.0") is True
     assert await verdict(number, task, "Answer: 1001") is False
-    assert (
-        await verdict(QaVerifyLarge(source=tmp_path / "n.jsonl", check="number", tolerance=0.01), task, "Answer: 1001") is True
-    )
+    assert await verdict(QaVerifyLarge(data=tmp_path / "n.jsonl", check="number", tolerance=0.01), task, "Answer: 1001") is True
 
 
 @pytest.mark.parametrize(
@@ -82,12 +74,11 @@ async def test_questions_from_a_file__are_verified_as_text_or_number(tmp_path: P
     ],
 )
 def test_wrong_rows__are_refused_by_name(rows: list[dict[str, Any]], check: Any, said: str, tmp_path: Path) -> None:
-    environment = QaVerifyLarge(source=write(tmp_path / "q.jsonl", rows), check=check)
+    environment = QaVerifyLarge(data=write(tmp_path / "q.jsonl", rows), check=check)
     with pytest.raises(UsageError, match=said):
-        for split in ("train", "heldout"):
-            environment.tasks(split, 0, 1)
+        environment.tasks("train", 0, 1) or environment.tasks("heldout", 0, 1)
 
 
 def test_no_source__says_what_to_give() -> None:
-    with pytest.raises(UsageError, match=r"environment_options.source=FILE"):
+    with pytest.raises(UsageError, match=r"environment_options.data=FILE"):
         QaVerifyLarge()

@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 
-from agentrl.environment import Message
+from agentrl.environment import Message, tool_call
 from agentrl.environment.demonstrate import play
 from agentrl.errors import UsageError
-from environments.calls import tool_call
 from environments.search_agent import SearchAgent, SearchAgentLarge, world
 from environments.search_agent.index import MAX_WORDS, Index
 
@@ -161,7 +160,7 @@ def write(path: Path, rows: list[dict[str, Any]]) -> Path:
 async def test_corpus_of_ones_own__is_searched_and_asked_about(tmp_path: Path) -> None:
     corpus = write(tmp_path / "c.jsonl", [{"title": title, "text": text} for title, text in DOCUMENTS])
     rows = [{"question": f"{i}: who heads Red Mill?", "answer": ["Noa Field", "Noa"]} for i in range(20)]
-    environment = SearchAgentLarge(corpus=corpus, source=write(tmp_path / "q.jsonl", rows))
+    environment = SearchAgentLarge(corpus=corpus, data=write(tmp_path / "q.jsonl", rows))
     train, heldout = environment.tasks("train", 0, 20), environment.tasks("heldout", 0, 20)
     assert len(train) + len(heldout) == 20
     turns = [tool_call("search", query="head mill"), "Answer: noa"]
@@ -185,7 +184,6 @@ def test_wrong_files__are_refused_by_name(
     documents: list[dict[str, Any]], questions: list[dict[str, Any]] | None, said: str, tmp_path: Path
 ) -> None:
     corpus = write(tmp_path / "c.jsonl", documents)
-    source = write(tmp_path / "q.jsonl", questions) if questions is not None else None
+    data = write(tmp_path / "q.jsonl", questions) if questions is not None else None
     with pytest.raises(UsageError, match=said):
-        for split in ("train", "heldout"):
-            SearchAgentLarge(corpus=corpus, source=source).tasks(split, 0, 5)
+        [SearchAgentLarge(corpus=corpus, data=data).tasks(split, 0, 5) for split in ("train", "heldout")]

@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 
-from agentrl.environment import Message
+from agentrl.environment import Message, tool_call
 from agentrl.environment.demonstrate import Demonstration, play
 from agentrl.errors import EnvironmentFault, UsageError
-from environments.calls import tool_call
 from environments.sql_agent import SqlAgent, SqlAgentLarge, database, questions
 from environments.sql_agent.answers import same_rows
 from sandboxes.pool import Pool
@@ -37,7 +36,7 @@ def earned(played: Demonstration) -> tuple[float, bool | None]:
 
 async def test_query__shows_rows_of_the_task_s_own_database(isolated: Pool) -> None:
     played = await script(isolated, tool_call("query", sql="select who, n from sale order by rowid limit 2"), str(ANSWER))
-    rows = database.gold(ENV.data(TASK), "select who, n from sale order by rowid limit 2")
+    rows = database.gold(ENV.database_of(TASK), "select who, n from sale order by rowid limit 2")
     assert observations(played) == ["\n".join(f"{who}|{n}" for who, n in rows)]
     assert earned(played) == (1.0, True)
 
@@ -45,7 +44,7 @@ async def test_query__shows_rows_of_the_task_s_own_database(isolated: Pool) -> N
 @pytest.mark.parametrize(
     ("sql", "shown"),
     [
-        ("select nothing", "error: no such column: nothing"),
+        ("select n from nothing", "error: no such table: nothing"),
         ("selct", 'error: near "selct": syntax error'),
         ("", "(no output)"),
         ("select 1; select 2", "error: You can only execute one statement at a time."),
@@ -89,7 +88,7 @@ async def test_attached_files__stay_in_the_sandbox(isolated: Pool) -> None:
 
 def test_gold__is_what_plain_python_counts() -> None:
     for task in ENV.tasks("train", 4, 200):
-        rows = database.gold(ENV.data(task), "select who, what, n from sale")
+        rows = database.gold(ENV.database_of(task), "select who, what, n from sale")
         for name, value in questions.conditions_of(task):
             test = {"who": lambda r, v=value: r[0] == v, "what": lambda r, v=value: r[1] == v,
                     "above": lambda r, v=value: r[2] > int(v), "below": lambda r, v=value: r[2] < int(v)}[name]  # fmt: skip
@@ -104,7 +103,7 @@ def test_heldout_combinations__are_a_fifth_and_none_is_trained_on() -> None:
     assert len(questions.HELDOUT) == 6  # of 30
 
     def combinations(split: str) -> set[tuple[str, ...]]:
-        tasks = ENV.tasks(split, 0, 2000)
+        tasks = ENV.tasks(split, 0, 300)
         return {(t.payload["aggregate"], *(name for name, _ in questions.conditions_of(t))) for t in tasks}
 
     assert combinations("heldout") == questions.HELDOUT
@@ -157,9 +156,10 @@ def write(path: Path, rows: list[dict[str, Any]]) -> Path:
 
 
 async def test_questions_of_ones_own__are_asked_of_their_database(folder: Path, isolated: Pool) -> None:
-    rows = [{"question": f"{i}: the largest city?", "db_id": "world", "SQL": "select name from city order by people desc limit 1",
-             "evidence": "size is people"} for i in range(10)]  # fmt: skip
-    environment = SqlAgentLarge(source=write(folder / "q.jsonl", rows), databases=folder)
+    query = "select name from city order by people desc limit 1"
+    row = {"db_id": "world", "SQL": query, "evidence": "size is people"}
+    rows = [{"question": f"{i}: the largest city?", **row} for i in range(10)]
+    environment = SqlAgentLarge(data=write(folder / "q.jsonl", rows), databases=folder)
     task = environment.tasks("train", 0, 1)[0]
     assert task.payload["question"].endswith("the largest city?\nsize is people")
     turns = [tool_call("query", sql="select name from city order by people"), "It is Lyon.\nAnswer: Lyon"]
@@ -178,15 +178,14 @@ async def test_questions_of_ones_own__are_asked_of_their_database(folder: Path, 
     ],
 )
 def test_wrong_rows__are_refused_by_name(row: dict[str, Any], error: type[Exception], said: str, folder: Path) -> None:
-    environment = SqlAgentLarge(source=write(folder / "q.jsonl", [row]), databases=folder)
+    environment = SqlAgentLarge(data=write(folder / "q.jsonl", [row]), databases=folder)
     with pytest.raises(error, match=said):
-        for split in ("train", "heldout"):
-            environment.tasks(split, 0, 1)
+        environment.tasks("train", 0, 1) or environment.tasks("heldout", 0, 1)
 
 
 def test_questions_without_databases__are_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="set both source"):
-        SqlAgentLarge(source=tmp_path)
+    with pytest.raises(UsageError, match="set both data"):
+        SqlAgentLarge(data=tmp_path)
 
 
 def test_database_larger_than_the_workspace__is_refused(tmp_path: Path) -> None:
