@@ -56,12 +56,13 @@ def train(
     environment = load(resolved.config.environment, resolved.config.environment_options)
     resolved = resolved.with_options(environment.options)
     from agentrl.launch.plan import make_plan, print_plan
-    from agentrl.launch.run import create_run, execute
+    from agentrl.launch.run import create_run, draw_tasks, execute
 
     with store_session() as session:
         plan = make_plan(resolved, name, session.store, session.description)
         print_plan(plan)
         if dry_run:
+            draw_tasks(plan.config)
             print("Everything is in place; --dry-run starts no run.")
             return
         run = create_run(plan, session.store)

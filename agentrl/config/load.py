@@ -82,6 +82,16 @@ def resolve(
     return Resolved(_validate(values, origins), origins)
 
 
+def environment_options(settings: Sequence[str]) -> dict[str, Any]:
+    """The options among ``environment_options.NAME=VALUE`` texts; `UsageError` for any other setting."""
+    options: dict[str, Any] = {}
+    for key, value in _parse_overrides(settings).items():
+        if not key.startswith(OPTIONS):
+            raise UsageError(f"'{key}' is no setting of an environment: write {OPTIONS}{key}=...")
+        options[key.removeprefix(OPTIONS)] = value
+    return options
+
+
 def _without_contradictions(flags: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
     for key in flags.keys() & settings.keys():
         if flags[key] != settings[key]:

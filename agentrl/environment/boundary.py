@@ -43,7 +43,6 @@ async def invoke(
     *args: Any,
     timeout_s: float,
     passing: tuple[type[Exception], ...] = (),
-    **kwargs: Any,
 ) -> Any:
     """Call ``function`` (sync ones in a thread of their own) within ``timeout_s`` seconds; `Overtime` after that.
 
@@ -55,8 +54,8 @@ async def invoke(
         try:
             async with limited(timeout_s) as limit:
                 if inspect.iscoroutinefunction(function):
-                    return await function(*args, **kwargs)
-                result = await _in_thread(lambda: function(*args, **kwargs))
+                    return await function(*args)
+                result = await in_daemon_thread(lambda: function(*args))
                 return await result if inspect.isawaitable(result) else result
         except TimeoutError as error:
             if limit is None or not limit.expired:
@@ -66,7 +65,8 @@ async def invoke(
             ) from error
 
 
-async def _in_thread(call: Callable[[], Any]) -> Any:
+async def in_daemon_thread(call: Callable[[], Any]) -> Any:
+    """Run a blocking call that nothing waits for at exit, should it never return."""
     # Not the loop's executor: its threads are limited and joined at exit, so one that hangs would stop the worker.
     loop = asyncio.get_running_loop()
     done: asyncio.Future[tuple[Any, BaseException | None]] = loop.create_future()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import time
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from agentrl.environment.boundary import Overtime, invoke
@@ -48,17 +49,16 @@ async def _run(environment: Environment, episode: Episode, call: ToolCall) -> tu
     if tool.side_effects:
         episode.retryable = False
     method = getattr(environment, call.name)
-    first = (episode,) if tool.takes_episode else ()
+    # Bound here: a tool's parameters may have any names, those of `invoke` included.
+    bound = partial(method, *((episode,) if tool.takes_episode else ()), **arguments)
     try:
         value = await invoke(
             environment.name,
             episode.task.id,
             call.name,
-            method,
-            *first,
+            bound,
             timeout_s=environment.tool_timeout_s,
             passing=(ToolError,),
-            **arguments,
         )
     except ToolError as error:
         return _result(environment, episode, call.name, str(error), is_error=True), False

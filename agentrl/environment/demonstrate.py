@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from agentrl.environment.base import Environment, Policy, checked_tasks
 from agentrl.environment.boundary import named_faults
 from agentrl.environment.boxes import boxes_of, queue_for
+from agentrl.environment.episode import Episode
 from agentrl.environment.grading import grade, is_gradable
 from agentrl.environment.turn import begin, take_turn
 from agentrl.tokens.messages import Message
@@ -29,6 +30,16 @@ class Demonstration:
     reward: Reward | None
 
 
+@dataclass(frozen=True, slots=True)
+class Played:
+    """An episode that ended and was not graded yet. ``turn_seconds``: what the environment took to answer each turn."""
+
+    episode: Episode
+    entries: tuple[Message | str, ...]
+    termination: Termination
+    turn_seconds: tuple[float, ...]
+
+
 async def play(
     environment: Environment, task: Task, policy: Policy, pool: SandboxPool | None = None, *, seed: int = 0
 ) -> Demonstration:
@@ -40,9 +51,17 @@ async def play(
 
 
 async def _play(environment: Environment, task: Task, policy: Policy, queue: SandboxQueue | None, seed: int) -> Demonstration:
+    played = await act(environment, task, policy, queue, seed)
+    reward = await verdict(environment, played, queue)
+    return Demonstration(task, played.entries, played.termination, reward)
+
+
+async def act(environment: Environment, task: Task, policy: Policy, queue: SandboxQueue | None, seed: int = 0) -> Played:
+    """Play one episode up to its end; its sandboxes are given back."""
     async with boxes_of(environment, queue) as boxes:
         episode, messages = await begin(environment, task, seed=seed, sandbox=boxes.main, sandboxes=boxes.others)
         entries: list[Message | str] = list(messages)
+        seconds: list[float] = []
         ended: Termination | None = None
         while ended is None:
             with named_faults(environment.name, task.id, "demonstrator"):
@@ -50,12 +69,18 @@ async def _play(environment: Environment, task: Task, policy: Policy, queue: San
             outcome = await take_turn(environment, episode, text, truncated=False)
             ended = outcome.ended
             entries.append(text)
+            seconds.append(outcome.tool_s)
             if ended is None:
                 entries.extend(outcome.messages)
-    if not is_gradable(environment, ended):
-        return Demonstration(task, tuple(entries), ended, None)
+    return Played(episode, tuple(entries), ended, tuple(seconds))
+
+
+async def verdict(environment: Environment, played: Played, queue: SandboxQueue | None) -> Reward | None:
+    """Grade a played episode in clean sandboxes; None when an end like its own gets no verdict."""
+    if not is_gradable(environment, played.termination):
+        return None
     async with boxes_of(environment, queue) as boxes:
-        return Demonstration(task, tuple(entries), ended, await grade(environment, episode, boxes.main, boxes.others))
+        return await grade(environment, played.episode, boxes.main, boxes.others)
 
 
 async def collect(

@@ -90,6 +90,10 @@ class Tool:
         except ValidationError as error:
             raise WrongCall(problems(error)) from error
 
+    def plain(self, arguments: Mapping[str, Any]) -> dict[str, Json]:
+        """Validated arguments as JSON again."""
+        return dict(self._arguments.dump_python(dict(arguments), mode="json"))
+
 
 def declared_tools(cls: type) -> dict[str, Tool]:
     """Tools of a class by name, inherited ones included, in order of definition; `UsageError` for a bad declaration."""

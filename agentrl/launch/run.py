@@ -18,6 +18,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TypeVar
 
+from agentrl.config.run import RunConfig
 from agentrl.config.stored import from_row, to_row
 from agentrl.environment.base import checked_tasks
 from agentrl.environment.registry import load
@@ -49,16 +50,22 @@ class _Stop:
         self.count += 1
 
 
+def draw_tasks(config: RunConfig) -> dict[str, list[Task]]:
+    """The tasks of a run by split. `UsageError` or `EnvironmentFault` for data or an environment that is at fault."""
+    environment = load(config.environment, config.environment_options)
+    split = config.evaluation.split
+    n_evaluated = max(config.evaluation.episodes, config.evaluation.episodes_during)
+    return {
+        "train": checked_tasks(environment, "train", config.seed, TASKS_PER_EPOCH),
+        split: checked_tasks(environment, split, config.seed, n_evaluated),
+    }
+
+
 def create_run(plan: Plan, store: TrajectoryStore) -> RunRow:
     """Write the run's row, its tasks and its folder."""
     config = plan.config
     environment = load(config.environment, config.environment_options)
-    split = config.evaluation.split
-    n_evaluated = max(config.evaluation.episodes, config.evaluation.episodes_during)
-    tasks: dict[str, list[Task]] = {
-        "train": checked_tasks(environment, "train", config.seed, TASKS_PER_EPOCH),
-        split: checked_tasks(environment, split, config.seed, n_evaluated),
-    }
+    tasks = draw_tasks(config)
     spec = RunSpec(
         name=plan.name,
         environment=config.environment,

@@ -94,7 +94,8 @@ async def _first_version(store: TrajectoryStore, run: RunRow, stop: asyncio.Even
 async def _lineage(
     environment: Environment, model_dir: Path, chat: ChatFormat, engine: LocalEngine, sampling: Sampling, provider: Provider
 ) -> Lineage:
-    digest = await provider.digest(environment.sandbox) if environment.sandbox else "none"
+    specs = [spec for spec in (environment.sandbox, *environment.sandboxes.values()) if spec is not None]
+    digest = ", ".join([await provider.digest(spec) for spec in specs]) or "none"
     return Lineage(
         model=str(model_dir),
         tokenizer_hash=chat.tokenizer_hash,

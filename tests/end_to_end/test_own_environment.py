@@ -19,6 +19,9 @@ class Numbers(Environment):
     max_turn_tokens = 4
     max_turns = 1
 
+    def __init__(self, least: float = 0.0) -> None:
+        self.least = least
+
     def tasks(self, split, seed, n):
         return [Task(f"{split}-{i}", {"i": i}, split) for i in range(n)]
 
@@ -26,7 +29,7 @@ class Numbers(Environment):
         return [Message("user", "say a number")]
 
     async def reward(self, episode, sandbox):
-        return float(episode.task.payload["i"] % 2)
+        return self.least + episode.task.payload["i"] % 2
 
 
 class Ungraded(Numbers):
@@ -63,7 +66,7 @@ def arguments(command_line: CommandLine, file: Path, name: str) -> list[str]:
 def test_rewards_without_success_or_none_at_all__are_trained_on(
     name: str, learned: str, command_line: CommandLine, file: Path
 ) -> None:
-    output = command_line.run(*arguments(command_line, file, name))
+    output = command_line.run(*arguments(command_line, file, name), "environment_options.least=10")
     assert "conservation OK" in output
     assert "ended with code" not in output
     steps = [
@@ -71,6 +74,8 @@ def test_rewards_without_success_or_none_at_all__are_trained_on(
     ]
     assert len(steps) == 2
     assert (steps[0]["reward_mean"] is None) == (name == "Ungraded")
+    if name == "Numbers":
+        assert 10.0 <= steps[0]["reward_mean"] <= 11.0
 
 
 def test_reward_that_raises__is_told_and_ends_the_run(learned: str, command_line: CommandLine, file: Path) -> None:

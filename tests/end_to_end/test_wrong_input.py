@@ -26,6 +26,9 @@ from tests.command_line import CommandLine
         (["--env", "code_agent", "--name", "latest"], "can't name a run"),
         (["--env", "code_agent", "--name", "x" * 300], "can't name a run"),
         (["--env", "code_agent", "--model", ""], "config.json"),
+        (["--env", "code_agent", "environment_options.dat=x.jsonl"], "did you mean 'data'"),
+        (["--env", "code_agent", "environment_options.data=x.jsonl"], "x.jsonl does not exist"),
+        (["--env", "code_agent", "environment_options=x"], "should be a valid dictionary"),
     ],
 )
 def test_usage__exit_2_and_the_nearest_name(arguments: list[str], said: str, command_line: CommandLine) -> None:

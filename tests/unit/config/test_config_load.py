@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from agentrl.config.load import Resolved, known_keys, resolve
+from agentrl.config.load import Resolved, environment_options, known_keys, resolve
 from agentrl.config.presets import PRESETS, TINY
 from agentrl.config.run import RunConfig
 from agentrl.config.stored import from_row, to_row
@@ -104,6 +104,19 @@ def test_file_with_syntax_error__names_the_line(tmp_path: Path) -> None:
     file.write_text("[trainer]\nsteps = \n")
     with pytest.raises(UsageError, match=r"not valid TOML.*line 2"):
         resolved(file=file)
+
+
+def test_environment_options__are_kept_for_the_environment_to_check(tmp_path: Path) -> None:
+    file = tmp_path / "run.toml"
+    file.write_text("[environment_options]\ndata = 'a.jsonl'\nmost = 3\n")
+    found = resolved(file=file, overrides=["environment_options.most=4"])
+    assert found.config.environment_options == {"data": "a.jsonl", "most": 4}
+    assert found.origins["environment_options.most"] == "flag"
+    assert found.with_options({"data": "/a.jsonl"}).hash != found.hash
+    assert environment_options(["environment_options.a=1", "environment_options.b=text"]) == {"a": 1, "b": "text"}
+    for wrong in (["environment_options.a.b=1"], ["environment_option.a=1"]):
+        with pytest.raises(UsageError, match="Unknown setting"):
+            resolved(overrides=wrong)
 
 
 def test_every_preset_and_overlay_key__exists() -> None:

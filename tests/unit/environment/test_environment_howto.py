@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
+import os
 import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from agentrl.cli.main import app
 from agentrl.environment import Environment
 from agentrl.environment.base import checked_tasks
 from agentrl.environment.registry import load
+from agentrl.environment.validation import validate
+from sandboxes.local import UnsafeLocal
 
 HOWTO = Path(__file__).parents[3] / "docs" / "howto" / "write-an-environment.md"
 BLOCKS = re.findall(r"```python\n(.*?)```", HOWTO.read_text(), re.DOTALL)
@@ -39,9 +46,45 @@ def test_calculator__has_disjoint_reproducible_splits(folder: Path) -> None:
 
 
 def test_printed_script__prints_what_the_text_says(folder: Path) -> None:
-    ran = subprocess.run([sys.executable, "try_calculator.py"], cwd=folder, capture_output=True, text=True, check=True)
+    ran = subprocess.run(
+        [sys.executable, "try_calculator.py"],
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": str(HOWTO.parents[2])},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert ran.stdout.splitlines()[-1] == "terminated 1.0"
     assert "The last line printed is `terminated 1.0`." in HOWTO.read_text()
+
+
+@pytest.mark.parametrize("command", ["show", "validate", "play"])
+def test_printed_commands__work_on_the_calculator(command: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (line,) = re.findall(rf"^agentrl (env {command} calculator.*)$", HOWTO.read_text(), re.MULTILINE)
+    monkeypatch.chdir(folder)
+    (task,) = load("calculator.py:Calculator").tasks("train", 0, 1)
+    typed = "/multiply left=3 right=4\n{}\n".format(task.payload["a"] * task.payload["b"])
+    result = CliRunner().invoke(app, line.split(), input=typed)
+    assert result.exit_code == 0
+    said = {"show": "Return left times right.", "validate": "gold not in prompts", "play": "terminated; reward 1"}
+    assert said[command] in result.output
+    assert "FAIL" not in result.output
+
+
+def test_questions_from_a_file__are_valid_and_their_option_is_shown(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    rows = [{"id": f"q{i}", "question": f"What is {i} + {i}?", "answer": f"{2 * i}!"} for i in range(40)]
+    (folder / "questions.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (line,) = re.findall(r"^agentrl (env show questions.*)$", HOWTO.read_text(), re.MULTILINE)
+    assert "most_words" in CliRunner().invoke(app, line.split()).output
+    assert CliRunner().invoke(app, line.replace("show", "validate").split()).exit_code == 0
+
+
+def test_checks_named_in_the_text__are_those_that_are_made(folder: Path) -> None:
+    table = HOWTO.read_text().split("| check | it fails when |\n|---|---|\n")[1].split("\n\n")[0]
+    named = [line.split("|")[1].strip() for line in table.splitlines()]
+    made = asyncio.run(validate(load("code_agent"), UnsafeLocal(), n=1, repeats=1, compared=20))
+    assert named == [check.name for check in made]
 
 
 def test_sandbox_example__declares_its_tool() -> None:

@@ -98,6 +98,11 @@ class Lab(Environment):
         """Send something to the world."""
         return "sent"
 
+    @tool(side_effects=False)
+    async def named(self, task: str, method: str, function: str, environment: str, timeout_s: int, passing: int = 0) -> str:
+        """Has parameters with the names of the library's own."""
+        return f"{task} {method} {function} {environment} {timeout_s} {passing}"
+
     @tool(parallel=True)
     async def meet(self, episode: Episode) -> str:
         """Return once two calls are inside."""
@@ -157,6 +162,11 @@ async def test_sync_tool__runs_outside_the_loops_thread() -> None:
     lab = Lab()
     assert await observed(lab, call("add", left="40", right=2)) == "42"
     assert lab.log == ["thread"]
+
+
+async def test_parameters__may_have_any_names() -> None:
+    arguments = {"task": "a", "method": "b", "function": "c", "environment": "d", "timeout_s": 1}
+    assert await observed(Lab(), call("named", **arguments)) == "a b c d 1 0"
 
 
 async def test_async_tool__sees_the_episode() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,34 @@ def test_settings_of_claims_and_ages__reach_the_row(tmp_path: Path) -> None:
     spec = create_run(plan(tmp_path, *settings), MemoryStore()).spec
     assert (spec.max_age_s, spec.group_deadline_s, spec.lease_s) == (900, 300, 12)
     assert (spec.long_tokens, spec.long_share, spec.long_wait_s) == (100, 0.25, 7)
+
+
+CAREFUL = """
+from agentrl.environment import Environment, Message, Task, tool
+
+class Careful(Environment):
+    def tasks(self, split, seed, n):
+        return [Task(f"{split}-{i}", {}, split) for i in range(min(n, 3))]
+
+    @tool(side_effects=False)
+    def look(self) -> str:
+        "Look."
+
+class Careless(Careful):
+    @tool
+    def pay(self) -> str:
+        "Pay."
+"""
+
+
+@pytest.mark.parametrize(("name", "attempts"), [("Careful", 3), ("Careless", 1)])
+def test_tools_that_may_have_side_effects__leave_one_attempt(name: str, attempts: int, tmp_path: Path) -> None:
+    # A worker that was killed can't say what it had called, so its episode must not be opened again.
+    (tmp_path / "careful.py").write_text(CAREFUL)
+    made = plan(tmp_path)
+    config = made.config.model_copy(update={"environment": f"{tmp_path / 'careful.py'}:{name}"})
+    made = replace(made, resolved=replace(made.resolved, config=config))
+    assert create_run(made, MemoryStore()).spec.max_attempts == attempts
 
 
 def test_failed_creation__leaves_the_name_free(tmp_path: Path) -> None:
