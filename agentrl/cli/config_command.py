@@ -20,8 +20,12 @@ def show(
     preset: str | None = typer.Option(None, "--preset", help="Algorithm preset."),
     config: Path | None = typer.Option(None, "--config", help="TOML file."),
 ) -> None:
-    """Every setting of a run that these options would start. Precedence: flag > file > overlay > preset > default."""
-    resolved = resolve(environment=env, preset=preset, file=config, flags={}, overrides=overrides or [])
+    """Every setting of such a run. Precedence: flag > file > overlay > environment > preset > default."""
+    from agentrl.launch.defaults import run_defaults
+
+    resolved = resolve(
+        environment=env, preset=preset, file=config, flags={}, overrides=overrides or [], defaults_of=run_defaults
+    )
     table = Table("setting", "value", "origin")
     for key, value in flatten(resolved.config.model_dump()):
         table.add_row(key, str(value), resolved.origins.get(key, "default"))

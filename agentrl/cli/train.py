@@ -25,7 +25,7 @@ def train(
     unsafe_local_execution: bool = typer.Option(False, "--unsafe-local-execution", help="Run tool code without isolation."),
     dry_run: bool = typer.Option(False, "--dry-run", help="Print the plan and check everything; start no run."),
 ) -> None:
-    """Train a policy. Precedence of settings: flag > file > overlay > preset > default.
+    """Train a policy. Precedence of settings: flag > file > overlay > environment > preset > default.
 
     Examples: agentrl train --env code_agent | agentrl train --env code_agent --preset grpo trainer.steps=50 |
     agentrl train --resume latest
@@ -41,6 +41,7 @@ def train(
         _resume(resume)
         return
     from agentrl.config.load import resolve
+    from agentrl.launch.defaults import run_defaults
 
     flags = {
         "seed": seed,
@@ -49,7 +50,8 @@ def train(
         "sandbox.unsafe_local_execution": True if unsafe_local_execution else None,
         "staleness.lag": 0 if sync else None,
     }
-    resolved = resolve(environment=env, preset=preset, file=config, flags=flags, overrides=overrides or [])
+    resolved = resolve(environment=env, preset=preset, file=config, flags=flags, overrides=overrides or [],
+                       defaults_of=run_defaults)  # fmt: skip
     from agentrl.environment.registry import load
 
     # An unknown name or option is refused before a database is started for it.

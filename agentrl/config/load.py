@@ -1,6 +1,7 @@
 """From preset, overlay, file and flags to one `RunConfig`, each value with its origin.
 
-Precedence: flag > file > overlay > preset > default. Every key that a user gives is used or refused with the nearest name.
+Precedence: flag > file > overlay > environment > preset > default. Every key that a user gives is used, or refused with the
+nearest name.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import difflib
 import hashlib
 import json
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -53,9 +54,18 @@ def nearest(word: str, known: Sequence[str]) -> str:
 
 
 def resolve(
-    *, environment: str | None, preset: str | None, file: Path | None, flags: Mapping[str, Any], overrides: Sequence[str]
+    *,
+    environment: str | None,
+    preset: str | None,
+    file: Path | None,
+    flags: Mapping[str, Any],
+    overrides: Sequence[str],
+    defaults_of: Callable[[str], Mapping[str, Any]] = lambda environment: {},
 ) -> Resolved:
-    """Build the configuration of a new run. `UsageError` names the key, its origin and the nearest valid one."""
+    """Build the configuration of a new run. `UsageError` names the key, its origin and the nearest valid one.
+
+    ``defaults_of`` says, by name, which settings an environment brings along.
+    """
     from_file = _read_file(file) if file else {}
     flags = {k: v for k, v in {**flags, "preset": preset, "environment": environment}.items() if v is not None}
     from_flags = _without_contradictions(flags, _parse_overrides(overrides))
@@ -65,7 +75,10 @@ def resolve(
     environment = _text("environment", from_flags, from_file)
     if not environment:
         raise UsageError("No environment given: use --env NAME, for example --env code_agent.")
-    layers: list[tuple[str, Mapping[str, Any]]] = [(f"preset {preset}", PRESETS[preset])]
+    layers: list[tuple[str, Mapping[str, Any]]] = [
+        (f"preset {preset}", PRESETS[preset]),
+        (f"environment {environment}", defaults_of(environment)),
+    ]
     if not (from_flags.get("model.path") or from_file.get("model.path")):
         layers.append((f"overlay tiny: {TINY_REASON}", TINY[preset]))
     layers += [(f"file {file}", from_file), ("flag", from_flags)]

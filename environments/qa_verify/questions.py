@@ -1,6 +1,6 @@
 """Generated questions about sixteen countries: four facts of each, asked in eight ways.
 
-A question is held out by a hash of its text. Each fact is asked in other words in training, so what is held out is a way to ask.
+A question is held out by a hash of its text. Each fact is asked in other words in training: what is held out is a way to ask.
 """
 
 from __future__ import annotations

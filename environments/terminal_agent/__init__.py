@@ -78,7 +78,8 @@ class TerminalAgent(Environment):
             return f"{text}\nerror: stopped after {self.command_timeout_s:g} s".strip()
         if result.truncated:
             text += f"\n... cut: {result.total_stdout + result.total_stderr} bytes were printed"
-        return text.rstrip() if result.exit_code == 0 else f"{text}\nexit code {result.exit_code}".strip()
+        text = text.rstrip()
+        return text if result.exit_code == 0 else f"{text}\nexit code {result.exit_code}".strip()
 
     async def respond(self, episode: Episode, text: str) -> Message | Done:
         """Only "done" ends the episode: were any other text accepted, garbage after the right command would be rewarded."""

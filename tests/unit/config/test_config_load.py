@@ -119,6 +119,22 @@ def test_environment_options__are_kept_for_the_environment_to_check(tmp_path: Pa
             resolved(overrides=wrong)
 
 
+def test_defaults_of_the_environment__are_between_preset_and_overlay() -> None:
+    brought = {"staleness.eta": 0.4, "trainer.batch": 32}
+    small = resolved(defaults_of=lambda name: brought)
+    assert small.origins["staleness.eta"] == "environment code_agent"
+    assert (small.config.staleness.eta, small.config.staleness.bound) == (0.4, TINY["sao_turn"]["staleness.lag"])
+    assert small.config.trainer.batch == TINY["sao_turn"]["trainer.batch"]
+    large = resolved(defaults_of=lambda name: brought, flags={"model.path": "/some/model"})
+    assert (large.config.staleness.bound, large.config.trainer.batch) == (5, 32)
+    assert resolved(defaults_of=lambda name: brought, overrides=["staleness.eta=0.2"]).config.staleness.bound == 2
+
+
+def test_unknown_default_of_an_environment__is_refused_with_its_origin() -> None:
+    with pytest.raises(UsageError, match=r"'staleness.etta' \(environment code_agent\).*'staleness.eta'"):
+        resolved(defaults_of=lambda name: {"staleness.etta": 0.4})
+
+
 def test_every_preset_and_overlay_key__exists() -> None:
     keys = set(known_keys())
     for values in [*PRESETS.values(), *TINY.values()]:

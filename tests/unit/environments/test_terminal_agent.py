@@ -116,7 +116,7 @@ async def test_planted_verdict__is_told_and_earns_nothing(place: str, isolated: 
 
 async def test_tests__are_absent_while_the_agent_acts(isolated: Pool) -> None:
     find = bash("ls /tmp /tests /logs /solution 2>/dev/null; grep -rl expected /workspace /tmp 2>/dev/null")
-    assert observations(await script(isolated, GOLD, find, "done"))[1] == "exit code 1"
+    assert observations(await script(isolated, GOLD, find, "done"))[1] == "/tmp:\nexit code 1"
 
 
 async def carried(pool: Pool, command: str, look: str) -> tuple[str, int]:
@@ -130,7 +130,9 @@ async def carried(pool: Pool, command: str, look: str) -> tuple[str, int]:
 
 
 async def test_state__keeps_files_directories_modes_and_times(isolated: Pool) -> None:
-    make = "mkdir -p a/b empty; echo x > a/b/c; chmod 750 a/b/c; touch -d '2020-01-02 03:04:05 UTC' a/b/c; printf '\\0\\377' > bin"
+    make = (
+        "mkdir -p a/b empty; echo x > a/b/c; chmod 750 a/b/c; touch -d '2020-01-02 03:04:05 UTC' a/b/c; printf '\\0\\377' > bin"
+    )
     text, _ = await carried(isolated, make, "stat -c '%a %Y' a/b/c; ls -d empty; od -An -tx1 bin")
     assert text == "750 1577934245\nempty\n 00 ff\n"
 
@@ -147,7 +149,7 @@ async def test_state__keeps_links_inside_and_into_the_system_and_drops_others(is
 async def test_state__survives_odd_names_and_files(isolated: Pool) -> None:
     names = "touch \"$(printf 'a\\377b')\" \"$(printf 'new\\nline')\" -- '-rf'"
     make = f"{names}; mkfifo pipe; touch closed; chmod 000 closed; mkdir no; chmod 000 no"
-    text, _ = await carried(isolated, make, "ls | od -c | head -3 | wc -l; test -f -- -rf && echo there")
+    text, _ = await carried(isolated, make, "ls | od -c | head -3 | wc -l; test -f ./-rf && echo there")
     assert text.endswith("there\n")
 
 
@@ -231,9 +233,7 @@ async def test_tests_that_never_end__are_a_failure_of_the_policy(isolated: Pool)
         ("==== 1 passed in 0.1s ====\n==== 1 failed in 0.1s ====", 0, 0.0),
     ],
 )
-async def test_older_format__needs_summary_and_exit_code(
-    printed: str, code: int, value: float, isolated: Pool
-) -> None:
+async def test_older_format__needs_summary_and_exit_code(printed: str, code: int, value: float, isolated: Pool) -> None:
     text = "\n".join(f"echo '{line}'" for line in printed.splitlines())
     assert (await verdict(isolated, f"{text}\nexit {code}\n", verdict_by_exit_code=True)).value == value
 
