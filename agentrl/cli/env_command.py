@@ -125,7 +125,12 @@ def play(
         provider = await _provider(environment, sandbox, unsafe_local_execution)
         await play_at_keyboard(environment, provider, split, seed, index)
 
-    asyncio.run(run())
+    from sandboxes.contract import SandboxError
+
+    try:
+        asyncio.run(run())
+    except SandboxError as error:
+        raise NotReadyError(str(error)) from None
 
 
 def _load(name: str, settings: list[str] | None) -> Environment:

@@ -80,7 +80,10 @@ def _is_answer(item: Any) -> bool:
 
 
 async def _run(sandbox: Sandbox, function: str, given: dict[str, Any]) -> dict[str, Any] | str:
-    program = f"{_INSIDE}\n\n{function}(json.loads({json.dumps(given)!a}))\n"
+    try:
+        program = f"{_INSIDE}\n\n{function}(json.loads({json.dumps(given)!a}))\n"
+    except RecursionError:
+        return "Killed"
     result = await sandbox.run_python(program, timeout=TIMEOUT_S, max_output=_MAX_OUTPUT)
     if result.timed_out:
         return "Killed: no end"

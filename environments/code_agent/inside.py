@@ -50,10 +50,15 @@ def decode(value: Any) -> Any:
     return {"list": list, "tuple": tuple, "set": set, "frozenset": frozenset}[kind](decode(item) for item in content)
 
 
+def _be_silent() -> None:
+    """What is printed must not follow the result, which is the last line."""
+    sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115 - for as long as the process lives
+
+
 def answer(given: dict[str, Any]) -> None:
     """Write what ``function`` of ``code`` returns or raises for each of ``calls``."""
     write, dumps = os.write, json.dumps
-    sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115 - for as long as the process lives
+    _be_silent()
     space: dict[str, Any] = {"__name__": "solution"}
     answers: list[Any] = []
     error = None
@@ -122,6 +127,7 @@ def judge(given: dict[str, Any]) -> None:
         error = getattr(builtins, str(value), None)
         raise error if isinstance(error, type) and issubclass(error, Exception) else RuntimeError(value)
 
+    _be_silent()
     random.seed(0)
     space: dict[str, Any] = {"__name__": "tests"}
     failure = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -12,9 +12,9 @@ from agentrl.environment.validation import episodes, schemas
 from agentrl.environment.validation.check import Check
 from agentrl.environment.validation.leaks import gold_texts, leaks_in_prompt, leaks_in_sandboxes
 from agentrl.environment.validation.overlap import overlap
-from agentrl.errors import AgentRLError
+from agentrl.errors import AgentRLError, EnvironmentFault
 from agentrl.types import Task
-from sandboxes.contract import Provider, SandboxError
+from sandboxes.contract import Provider, SandboxError, SandboxSpec
 from sandboxes.lazy import SandboxQueue
 from sandboxes.pool import Pool
 
@@ -50,14 +50,14 @@ async def validate(
     if not drawn.ok:
         return [drawn]
     checks = [drawn, schemas.round_trip(environment), _overlap(tasks)]
-    async with _queue(provider) as queue, _queue(provider) as fresh:
-        # Without isolation the root is the host's own: only the episode's folder is its image.
-        roots = () if provider is not None and provider.name == "local" else ("/",)
-        run = _Run(environment, tasks, n, queue, roots)
-        try:
-            checks += await _played(run, fresh, repeats)
-        except (AgentRLError, SandboxError) as error:
-            checks.append(Check("episodes", False, f"{type(error).__name__}: {error}"))
+    specs = [spec for spec in (environment.sandbox, *environment.sandboxes.values()) if spec is not None]
+    # Without isolation the root is the host's own: only the episode's folder is its image.
+    roots = () if provider is not None and provider.name == "local" else ("/",)
+    try:
+        async with _queue(provider, specs) as queue, _queue(provider, specs) as fresh:
+            checks += await _played(_Run(environment, tasks, n, queue, roots), fresh, repeats)
+    except (AgentRLError, SandboxError) as error:
+        checks.append(Check("episodes", False, f"{type(error).__name__}: {error}"))
     return checks
 
 
@@ -90,7 +90,14 @@ async def _played(run: _Run, fresh: SandboxQueue | None, repeats: int) -> list[C
     if not environment.has_gold:
         missing = Check("gold accepted", False, "no gold(task) method: nothing shows that the grader accepts a solution")
         return [missing, episodes.no_op_rejected([], no_ops), episodes.time_per_turn(environment, no_ops)]
-    golds = await episodes.play_all(environment, tasks, lambda task: episodes.script(environment.gold(task)), run.queue)
+    try:
+        for task in tasks:
+            episodes.gold_turns(environment, task)
+    except EnvironmentFault as error:
+        return [Check("gold accepted", False, str(error)), episodes.no_op_rejected([], no_ops)]
+    golds = await episodes.play_all(
+        environment, tasks, lambda task: episodes.script(episodes.gold_turns(environment, task)), run.queue
+    )
     few = [golds[0], no_ops[0]]
     return [
         episodes.gold_accepted(golds, no_ops),
@@ -105,7 +112,7 @@ async def _leaks(run: _Run) -> list[Check]:
     environment, said, kept = run.environment, [], []
     searched = [task for tasks in run.tasks.values() for task in tasks[:SEARCHED]]
     for task in run.sample:
-        texts = gold_texts(environment.gold(task))
+        texts = gold_texts(episodes.gold_turns(environment, task))
         said += [f"task {task.id}: {text!r:.80}" for text in leaks_in_prompt(environment, task, texts)]
         if run.queue is not None and texts and task in searched:
             places = await leaks_in_sandboxes(environment, task, texts, run.queue, run.roots)
@@ -118,12 +125,14 @@ async def _leaks(run: _Run) -> list[Check]:
 
 
 @asynccontextmanager
-async def _queue(provider: Provider | None) -> AsyncIterator[SandboxQueue | None]:
+async def _queue(provider: Provider | None, specs: Sequence[SandboxSpec]) -> AsyncIterator[SandboxQueue | None]:
     if provider is None:
         yield None
         return
     pool = Pool(provider, POOL_SIZE)
     try:
+        for spec in specs:
+            await pool.warm(spec, 1)  # the start of a sandbox is no part of the first turn
         yield queue_for(pool)
     finally:
         await pool.close()

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from agentrl.environment.base import Environment, Policy
+from agentrl.environment.boundary import named_faults
 from agentrl.environment.demonstrate import Played, act, verdict
 from agentrl.environment.validation.check import Check
 from agentrl.errors import AgentRLError
@@ -51,6 +52,15 @@ async def play_all(
         except AgentRLError as error:
             results.append(Graded(task, None, None, f"{type(error).__name__}: {error}"))
     return results
+
+
+def gold_turns(environment: Environment, task: Task) -> list[str]:
+    """The turns of ``gold``; `EnvironmentFault` when it raises or gives anything but texts."""
+    with named_faults(environment.name, task.id, "gold"):
+        turns = environment.gold(task)
+        if isinstance(turns, str) or not all(isinstance(turn, str) for turn in turns):
+            raise TypeError(f"gold() must give a sequence of texts, one a turn, not {turns!r:.100}")
+        return list(turns)
 
 
 def script(turns: Sequence[str]) -> Policy:

@@ -16,7 +16,7 @@ from agentrl.environment import Environment, Episode, Message, Task, tool, tool_
 from agentrl.environment.validation import Check, validate
 from agentrl.environment.validation.leaks import gold_texts
 from agentrl.environment.validation.overlap import overlap
-from sandboxes.contract import SandboxSpec
+from sandboxes.contract import SandboxSpec, SandboxUnsupported
 from sandboxes.local import UnsafeLocal
 
 
@@ -119,6 +119,18 @@ class NoGold(Riddle):
     gold = Environment.gold
 
 
+class Spelled(Riddle):
+    """One text where a list of texts belongs."""
+
+    def gold(self, task: Task) -> Any:
+        return self.secret(task)
+
+
+class Forgetful(Riddle):
+    def gold(self, task: Task) -> Any:
+        raise LookupError("lost it")
+
+
 class Slow(Riddle):
     tool_timeout_s = 0.05
 
@@ -157,6 +169,8 @@ class Unspoken(Riddle):
         (Nan(), {"gold accepted": "a reward is finite", "no-op rejected": "a reward is finite"}),
         (Unseeded(), {"tasks": "gave others the second time"}),
         (NoGold(), {"gold accepted": "no gold(task) method"}),
+        (Spelled(), {"gold accepted": "gold() must give a sequence of texts"}),
+        (Forgetful(), {"gold accepted": "task 'train/0', method 'gold' raised LookupError: lost it"}),
         (Slow(), {"time per turn": "of 0.05 s"}),
         (Chatty(), {"gold not in prompts": "task train/0: 'the number is"}),
         (Unspoken(), {"schema round trip": "'depth': 1, 'words': ['text']} fits its schema and is refused"}),
@@ -241,6 +255,16 @@ def test_gold_in_the_sandbox__is_found_before_the_first_turn(leaves: str | None,
     assert (found.keys() == {"gold not in sandboxes"}) if leaks else not found
     if leaks:
         assert found["gold not in sandboxes"].endswith("hint.txt")
+
+
+def test_sandbox_that_can_not_be_had__is_a_failed_check() -> None:
+    class NoImage(UnsafeLocal):
+        async def create(self, spec: SandboxSpec) -> Any:
+            raise SandboxUnsupported(f"no image {spec.image}")
+
+    (check,) = (c for c in asyncio.run(validate(Boxed(), NoImage(), n=1)) if c.ok is False)
+    assert check.name == "episodes"
+    assert "no image agentrl-base" in check.detail
 
 
 def test_gold_in_the_history_of_git__is_found() -> None:

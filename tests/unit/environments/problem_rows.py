@@ -12,7 +12,7 @@ CLAMP: dict[str, Any] = {
     ),
     "canonical_solution": "    return [min(max(value, low), high) for value in values]\n",
     "test": (
-        "METADATA = {}\n\n\ndef check(candidate):\n    assert candidate([1, 9, 3], 2, 5) == [2, 5, 3]\n"
+        "METADATA = {}\n\n\ndef check(candidate):\n    print('test')\n    assert candidate([1, 9, 3], 2, 5) == [2, 5, 3]\n"
         "    assert candidate([], 0, 1) == []\n    assert candidate([7], low=7, high=7) == [7]\n"
     ),
     "entry_point": "clamp",

@@ -16,6 +16,15 @@ from agentrl.errors import EnvironmentFault, UsageError
 from environments.code_agent import CodeAgent
 from tests.unit.environments.problem_rows import CLAMP, HALVES, PAIRS, ROOT, ROWS
 
+# As deep as the host can still read, and may no longer be able to write.
+NESTED = """
+import json, os, sys
+calls = sys._getframe(1).f_locals["given"]["calls"]
+deep = "[" * 985 + "]" * 985
+os.write(1, ("\\n" + '{"answers": [' + ", ".join(['["value", ' + deep + "]"] * len(calls)) + "]}").encode())
+os._exit(0)
+"""
+
 
 def as_file(folder: Path, rows: list[dict[str, Any]], name: str = "rows.jsonl") -> Path:
     path = folder / name
@@ -60,6 +69,7 @@ async def test_gold_of_every_row__is_accepted(tmp_path: Path, pool: Any) -> None
         (CLAMP, "def clamp(values, low, high): return [max(v, low) for v in values]", "AssertionError"),
         (CLAMP, "def clamp(values, low, high): return (min(max(v, low), high) for v in values)", "TypeError"),
         (CLAMP, "def clamp(values, low, high: return 1", "SyntaxError"),
+        (CLAMP, NESTED, "Killed|AssertionError|TypeError|ValueError|RecursionError"),
         (CLAMP, "def other(): pass", "KeyError: 'clamp'"),
         (CLAMP, "def clamp(values, low, high):\n while True: pass", "Killed: no end"),
         (ROOT, "def root(k): return 0.0", "AssertionError"),
