@@ -23,8 +23,15 @@ Check = Literal["text", "number"]
 class QaVerify(Environment):
     """Questions about countries. Reward 1 for the right answer, else 0."""
 
-    run_defaults: ClassVar[Mapping[str, Json]] = {"staleness.eta": 0.4}
-    """A single turn bears older data than an agent's many: 0.35 to 0.5, where agents take 0.2 to 0.3."""
+    run_defaults: ClassVar[Mapping[str, Json]] = {
+        # A single turn bears older data than an agent's many: 0.35 to 0.5, where agents take 0.2 to 0.3.
+        "staleness.eta": 0.4,
+        # A demonstration is one word: a model from scratch needs more of them at once than of long ones.
+        "warm_start.batch": 128,
+        "warm_start.steps": 800,
+        "warm_start.demonstrations": 3000,
+    }
+    """Settings that runs of this environment start from."""
     max_turns = 1
     max_turn_tokens = 16
     max_tokens = 48

@@ -1,4 +1,4 @@
-"""Generated questions about sixteen countries: four facts of each, asked in eight ways.
+"""Generated questions about ten countries: four facts of each, asked in eight ways.
 
 A question is held out by a hash of its text. Each fact is asked in other words in training: what is held out is a way to ask.
 """
@@ -15,20 +15,14 @@ from environments.splits import HELDOUT_SHARE
 FACTS = {
     "France": ("Paris", "French", "Europe", "euro"),
     "Japan": ("Tokyo", "Japanese", "Asia", "yen"),
-    "Brazil": ("Brasilia", "Portuguese", "America", "real"),
     "Egypt": ("Cairo", "Arabic", "Africa", "pound"),
-    "Kenya": ("Nairobi", "Swahili", "Africa", "shilling"),
     "Norway": ("Oslo", "Norwegian", "Europe", "krone"),
     "Poland": ("Warsaw", "Polish", "Europe", "zloty"),
-    "Mexico": ("Mexico City", "Spanish", "America", "peso"),
-    "Thailand": ("Bangkok", "Thai", "Asia", "baht"),
+    "Kenya": ("Nairobi", "Swahili", "Africa", "shilling"),
     "Vietnam": ("Hanoi", "Vietnamese", "Asia", "dong"),
-    "Turkey": ("Ankara", "Turkish", "Asia", "lira"),
     "Sweden": ("Stockholm", "Swedish", "Europe", "krona"),
-    "Ghana": ("Accra", "English", "Africa", "cedi"),
     "Peru": ("Lima", "Spanish", "America", "sol"),
     "Italy": ("Rome", "Italian", "Europe", "euro"),
-    "Korea": ("Seoul", "Korean", "Asia", "won"),
 }
 """Country -> capital, language, continent, currency."""
 ASPECTS = ("capital", "language", "continent", "currency")

@@ -157,9 +157,4 @@ class SqlAgentLarge(SqlAgent):
         if Path(name).name != name:
             raise UsageError(f"db_id {name!r:.100} is no file name.")
         nested = folder / name / f"{name}.sqlite"
-        return database.read_file(nested if nested.is_file() else folder / f"{name}.sqlite", self._workspace_mb)
-
-    @property
-    def _workspace_mb(self) -> int:
-        assert self.sandbox is not None
-        return self.sandbox.workspace_mb
+        return database.read_file(nested if nested.is_file() else folder / f"{name}.sqlite")

@@ -18,6 +18,8 @@ Rows = list[list[Cell]]
 
 PATH = "/workspace/data.db"
 MAX_ROWS = 50
+MAX_FILE_MB = 32
+"""What is sent to a sandbox in one piece."""
 _GOLD_STEPS = 200_000_000
 """Virtual-machine steps after which a gold query is given up; the data set is at fault then."""
 _PROGRAM = """\
@@ -58,14 +60,14 @@ def gold(data: bytes, query: str) -> Rows:
             raise EnvironmentFault(f"the gold query {query!r:.300} failed: {error}") from error
 
 
-def read_file(path: Path, most_mb: int) -> bytes:
-    """The bytes of a database file; `EnvironmentFault` when it is missing or would not fit the sandbox."""
+def read_file(path: Path) -> bytes:
+    """The bytes of a database file; `EnvironmentFault` when it is missing or has more than `MAX_FILE_MB`."""
     try:
         data = path.read_bytes()
     except OSError as error:
         raise EnvironmentFault(f"the database {path} can't be read: {error.strerror}") from error
-    if len(data) > most_mb << 20:
-        raise EnvironmentFault(f"the database {path} has {len(data) >> 20} MB; the sandbox's workspace takes {most_mb}")
+    if len(data) > MAX_FILE_MB << 20:
+        raise EnvironmentFault(f"the database {path} has {len(data) >> 20} MB; at most {MAX_FILE_MB} can be sent to a sandbox")
     return data
 
 

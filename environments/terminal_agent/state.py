@@ -18,10 +18,12 @@ TIMEOUT_S = 120.0
 _ARCHIVE = "/tmp/state.tar.gz"
 
 _MAX_UNPACKED = 256 << 20
-_OUTGROWN = 3
+_OUTGROWN, _ELSEWHERE = 3, 4
 _PACK = f"""\
 import gzip, io, os, sys, tarfile
 room = {_MAX_UNPACKED}
+if os.path.realpath(os.getcwd()) != "{WORKDIR}":
+    sys.exit({_ELSEWHERE})
 with gzip.GzipFile("", "wb", 1, sys.stdout.buffer) as pressed, tarfile.open(fileobj=pressed, mode="w|") as archive:
     for root, folders, files in os.walk("{WORKDIR}"):
         for name in sorted(folders + files):
@@ -108,6 +110,8 @@ async def leave(sandbox: Sandbox) -> bytes | None:
     result = await sandbox.run_python(_PACK, timeout=TIMEOUT_S, max_output=MAX_MB << 20)
     if result.truncated or result.exit_code == _OUTGROWN:
         return None
+    if result.exit_code == _ELSEWHERE:
+        raise EnvironmentFault(f"there is no {WORKDIR} without isolation: run terminal_agent in a sandbox")
     if result.exit_code != 0:
         raise EnvironmentFault(f"the working directory can't be packed: {_complaint(result)}")
     return result.stdout

@@ -188,9 +188,9 @@ def test_questions_without_databases__are_refused(tmp_path: Path) -> None:
         SqlAgentLarge(data=tmp_path)
 
 
-def test_database_larger_than_the_workspace__is_refused(tmp_path: Path) -> None:
+def test_database_that_is_too_large_to_send__is_refused(tmp_path: Path) -> None:
     large = tmp_path / "large.sqlite"
     with open(large, "wb") as file:
-        file.truncate(65 << 20)
-    with pytest.raises(EnvironmentFault, match="65 MB"):
-        database.read_file(large, 64)
+        file.truncate(33 << 20)
+    with pytest.raises(EnvironmentFault, match="33 MB"):
+        database.read_file(large)

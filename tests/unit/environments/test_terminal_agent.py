@@ -269,3 +269,8 @@ def test_expected_output__is_what_the_pipeline_prints(tmp_path: Path) -> None:
         command = generated.command(task.payload["file"], generated.steps_of(task))
         subprocess.run(command, shell=True, cwd=tmp_path, check=True, env={**os.environ, "LC_ALL": "C"})
         assert (tmp_path / "out.txt").read_text() == task.payload["expected"], command
+
+
+async def test_without_isolation__there_is_no_verdict(pool: Any) -> None:
+    with pytest.raises(EnvironmentFault, match="without isolation"):
+        await play(ENV, TASK, lambda episode: (GOLD, DONE)[episode.n_turns], pool.pool)

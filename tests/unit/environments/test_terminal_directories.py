@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from agentrl.config.load import resolve
 from agentrl.environment.base import checked_tasks
-from agentrl.errors import UsageError
+from agentrl.errors import NotReadyError, UsageError
+from agentrl.launch import plan
 from environments.terminal_agent import SHIPPED, TerminalAgentLarge
 from environments.terminal_agent.directory import read_task, task_directories
 from environments.terminal_agent.places import Mapping
@@ -205,3 +207,12 @@ def test_shipped_tasks__bring_solutions_and_run_anywhere() -> None:
         task = read_task(path)
         assert task.solution
         assert task.image is None
+
+
+def test_image__is_refused_by_a_provider_that_has_none(tmp_path: Path) -> None:
+    harbor(tmp_path / "a", TOML + 'docker_image = "someone/some-task:1"\n')
+    harbor(tmp_path / "b", TOML + 'docker_image = "someone/some-task:1"\n')
+    flags = {"sandbox.provider": "bubblewrap"}
+    config = resolve(environment="terminal_agent_large", preset=None, file=None, flags=flags, overrides=[])
+    with pytest.raises(NotReadyError, match=r"bubblewrap has no image 'someone/some-task:1'"):
+        plan._sandbox(config.config, TerminalAgentLarge(tasks=tmp_path))
