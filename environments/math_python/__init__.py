@@ -36,7 +36,7 @@ class MathPython(Environment):
     """Limit of one program."""
     tolerance = 0.0
     """Relative; within it two numbers are the same answer."""
-    tokenizer_hints = TokenizerHints(
+    tokenizer_hints: TokenizerHints | None = TokenizerHints(
         split=r"\d|, then |; |Start with |x(?=[^a-z])|=|\n",
         scaffold=(
             '<tool_call>{"name": "python", "arguments": {"code": "x=',

@@ -27,7 +27,7 @@ class SearchAgent(Environment):
     max_tokens = 150
     grades_truncated = True
     strict_calls = True
-    tokenizer_hints = TokenizerHints(
+    tokenizer_hints: TokenizerHints | None = TokenizerHints(
         split=r"[A-Z][a-z]+| of the | of |: |, |\?",
         scaffold=(
             '<tool_call>{"name": "search", "arguments": {"query": "',

@@ -116,7 +116,8 @@ class World:
 
     def _walk(self, rng: random.Random, hops: int) -> tuple[list[str], list[str]]:
         kind = rng.choice(("person", "company"))
-        path, chain = [rng.choice(self.entities[kind])], []
+        path = [rng.choice(self.entities[kind])]
+        chain: list[str] = []
         while len(chain) < hops and kind in self.scale.relations:
             relation = rng.choice(list(self.scale.relations[kind]))
             chain.append(relation)

@@ -33,7 +33,7 @@ class SqlAgent(Environment):
     turn_cost = 0.05
     query_timeout_s = 5.0
     """Limit of one query."""
-    tokenizer_hints = TokenizerHints(
+    tokenizer_hints: TokenizerHints | None = TokenizerHints(
         split=r"\d|'| and | where |>=|>|<|\?| by | of | above | below |(?<=select ).*(?= from)",
         scaffold=(
             '<tool_call>{"name": "query", "arguments": {"sql": "select ',

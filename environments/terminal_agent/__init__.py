@@ -36,7 +36,7 @@ class TerminalAgent(Environment):
     command_timeout_s = 10.0
     """Limit of one command."""
     shell = "sh"
-    tokenizer_hints = TokenizerHints(
+    tokenizer_hints: TokenizerHints | None = TokenizerHints(
         split=r"\d|, then |: | \| |red|blue|oak|elm|tin| > out.txt|cat ",
         scaffold=(
             '<tool_call>{"name": "bash", "arguments": {"command": "cat ',

@@ -44,7 +44,7 @@ async def test_query__shows_rows_of_the_task_s_own_database(isolated: Pool) -> N
 @pytest.mark.parametrize(
     ("sql", "shown"),
     [
-        ("select n from nothing", "error: no such table: nothing"),
+        ("select n from moon", "error: no such table: moon"),
         ("selct", 'error: near "selct": syntax error'),
         ("", "(no output)"),
         ("select 1; select 2", "error: You can only execute one statement at a time."),
