@@ -43,6 +43,14 @@ def oldest_update(token_updates: int, common_updates: int | None = None) -> int:
     return 2 * common - token_updates
 
 
+def refresh_due(newest_updates: int, held_updates: int, every: int) -> bool:
+    """Whether a worker loads the newest version: each ``every``-th policy update, and at once when the lineage changed.
+
+    A version that is no update ahead of what the worker holds was made by a resume or replaces a failed one.
+    """
+    return newest_updates <= held_updates or newest_updates - held_updates >= every
+
+
 def admissible(bound: int, batch: int, outstanding: int, engine_lag: int) -> int:
     """How many more training episodes may open so that none is bound to exceed the lag bound.
 

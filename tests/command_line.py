@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,16 +46,17 @@ class CommandLine:
         return done.stdout
 
     def start(self, *arguments: str) -> Running:
-        output = (self.base / "output").open("w")
-        process = subprocess.Popen(
-            [*AGENTRL, *arguments],
-            env=self.environment,
-            cwd=self.base,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-        return Running(self, process)
+        path = Path(tempfile.mkstemp(prefix="output-", dir=self.base)[1])
+        with path.open("w") as output:
+            process = subprocess.Popen(
+                [*AGENTRL, *arguments],
+                env=self.environment,
+                cwd=self.base,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        return Running(self, process, path)
 
     def errors(self) -> str:
         """What the processes of all runs wrote to stderr."""
@@ -76,10 +78,11 @@ class Running:
 
     command_line: CommandLine
     process: subprocess.Popen[bytes]
+    path: Path
 
     @property
     def output(self) -> str:
-        return (self.command_line.base / "output").read_text()
+        return self.path.read_text()
 
     def wait_for(self, pattern: str) -> None:
         """Until the output matches."""

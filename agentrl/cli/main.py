@@ -12,7 +12,7 @@ import traceback
 import typer
 
 from agentrl import __version__
-from agentrl.cli import config_command, db, doctor, env_command, show, train, workers
+from agentrl.cli import config_command, db, doctor, env_command, gateway_command, show, train, workers
 from agentrl.errors import AgentRLError
 
 app = typer.Typer(
@@ -25,6 +25,7 @@ app = typer.Typer(
 )
 app.command("train")(train.train)
 app.command("show")(show.show)
+app.command("gateway")(gateway_command.gateway)
 app.command("doctor")(doctor.doctor)
 app.add_typer(db.app, name="db")
 app.add_typer(env_command.app, name="env")

@@ -57,7 +57,8 @@ class EngineSettings(Section):
 class RolloutSettings(Section):
     """The workers that act."""
 
-    workers: int = Field(1, ge=1, le=MOST)
+    workers: int = Field(1, ge=0, le=MOST)
+    """0: only outside agents act, through `agentrl gateway`."""
     concurrency: int = Field(128, ge=1, le=MOST)
     """Episodes that one worker runs at once."""
     lease_s: float = Field(60.0, gt=0, le=86_400)
@@ -75,6 +76,19 @@ class StalenessSettings(Section):
     """Age at which a trajectory that was not claimed is dropped as too_old; None: never."""
     group_deadline_s: float | None = Field(None, gt=0)
     """Age at which a group that is still open is dropped as group_incomplete, stragglers and all; None: never."""
+
+    refresh_every: int = Field(1, ge=1, le=MOST)
+    """Workers load every k-th version: loading interrupts generation, not loading makes tokens up to k - 1 updates older."""
+
+    @model_validator(mode="after")
+    def _fresh_enough(self) -> Self:
+        if self.bound is not None and self.bound < self.refresh_every - 1:
+            raise ValueError(
+                f"staleness.refresh_every ({self.refresh_every}) lets workers act on weights that are {self.refresh_every - 1} "
+                f"updates old, but the lag bound is {self.bound}: set staleness.refresh_every to {self.bound + 1} or less, "
+                f"or staleness.lag to {self.refresh_every - 1} or more"
+            )
+        return self
 
     @property
     def bound(self) -> int | None:
@@ -112,6 +126,8 @@ class StoreSettings(Section):
 
     poll_seconds: float = Field(2.0, gt=0, le=60)
     """Whoever waits asks again after this long, should a wake-up have been lost."""
+    outage_s: float = Field(120.0, ge=0, le=86_400)
+    """How long the processes of a run wait for a database that does not answer before they end."""
 
 
 class EvaluationSettings(Section):

@@ -82,6 +82,8 @@ def make_plan(resolved: Resolved, name: str | None, store: TrajectoryStore, stor
         "checkpoints": f"every {config.trainer.checkpoint_every} steps: a crash repeats at most that many",
         "machine": f"{os.cpu_count()} cores, Python {platform.python_version()}",
     }
+    if not config.rollout.workers:
+        lines["rollout"] = f"no worker here: outside agents act through `agentrl gateway --run {name}`"
     return Plan(name, folder, resolved, lines)
 
 
@@ -153,13 +155,17 @@ def _algorithm_line(config: RunConfig) -> str:
 def _staleness_line(config: RunConfig) -> str:
     bound = config.staleness.bound
     if bound is None:
-        return f"unbounded lag; at most {config.rollout.concurrency * config.rollout.workers} episodes run at once"
+        return f"unbounded lag; at most {config.rollout.concurrency * max(1, config.rollout.workers)} episodes run at once"
     if bound == 0:
         return "strictly synchronous: nothing is generated while the trainer works on its batch"
-    return (
-        f"lag of at most {bound} policy updates, "
-        f"at most {(bound + 1) * config.trainer.batch} episodes between start and training"
-    )
+    parts = [
+        f"lag of at most {bound} policy updates",
+        f"at most {(bound + 1) * config.trainer.batch} episodes between start and training",
+    ]
+    every = config.staleness.refresh_every
+    if every > 1:
+        parts.append(f"workers load every {every}. policy version")
+    return ", ".join(parts)
 
 
 def _trainer_line(config: RunConfig) -> str:

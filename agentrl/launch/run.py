@@ -12,30 +12,27 @@ import json
 import shutil
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import TypeVar
 
 from agentrl.config.run import RunConfig
 from agentrl.config.stored import from_row, to_row
 from agentrl.environment.base import checked_tasks
 from agentrl.environment.registry import load
-from agentrl.errors import AgentRLError, NotReadyError, UnknownOutcome, UsageError
+from agentrl.errors import AgentRLError, NotReadyError, UsageError
 from agentrl.launch.plan import Plan
 from agentrl.launch.processes import RunProcesses
 from agentrl.launch.summary import print_summary
 from agentrl.store.contract import RunRow, RunSpec, TrajectoryStore
+from agentrl.store.patience import outlasting
 from agentrl.types import Task
 
 POLL_S = 0.5
 STOP_S = 30.0
 """Time the processes get to finish what they hold after a stop was asked for."""
 TASKS_PER_EPOCH = 20_000
-OUTAGE_S = 120.0
-"""How long the launcher waits for a database that does not answer."""
-T = TypeVar("T")
 TELL_S = 10.0
 """How often progress is told while nothing else is printed."""
 
@@ -77,7 +74,7 @@ def create_run(plan: Plan, store: TrajectoryStore) -> RunRow:
         batch_max=config.trainer.batch,
         group_size=config.algorithm.group_size,
         target_steps=config.trainer.steps,
-        max_running=config.rollout.concurrency * config.rollout.workers,
+        max_running=config.rollout.concurrency * max(1, config.rollout.workers),
         # A worker that dies can't say what its episode had called: only what may be repeated at any point gets another attempt.
         max_attempts=config.rollout.max_attempts if environment.is_repeatable else 1,
         lease_s=config.rollout.lease_s,
@@ -109,6 +106,7 @@ def execute(run: RunRow, store: TrajectoryStore) -> int:
         raise UsageError(f"Run {run.spec.name} has already reached its {config.trainer.steps} steps.")
     started = time.monotonic()
     with _only_launcher(run, folder), _interrupts() as stop:
+        store = outlasting(store, config.store.outage_s, lambda: stop.count > 0, _tell_outage)
         processes = RunProcesses(run.spec.name, folder, config.rollout.workers)
         status, failure = "failed", None
         store.set_run_status(run.id, "running")
@@ -119,7 +117,7 @@ def execute(run: RunRow, store: TrajectoryStore) -> int:
             failure = error
         finally:
             _stop_all(processes, stop)
-            _patiently(lambda: store.set_run_status(run.id, status))
+            store.set_run_status(run.id, status)
     print_summary(store, run, folder, status, time.monotonic() - started)
     if failure is not None:
         raise failure
@@ -143,26 +141,18 @@ def _only_launcher(run: RunRow, folder: Path) -> Iterator[None]:
         yield
 
 
-def _patiently(call: Callable[[], T]) -> T:
-    """The call again until the database answers: it may be restarting, and its clients' work is in it, not here."""
-    deadline = time.monotonic() + OUTAGE_S
-    while True:
-        try:
-            return call()
-        except UnknownOutcome:
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(POLL_S)
+def _tell_outage(line: str) -> None:
+    print(f"  waiting for the database: {line}", flush=True)
 
 
 def _supervise(run: RunRow, processes: RunProcesses, store: TrajectoryStore, stop: _Stop) -> str:
     trained, told = False, time.monotonic()
     while not stop.count:
-        row = _patiently(lambda: store.find_run(run.spec.name))
+        row = store.find_run(run.spec.name)
         assert row is not None, f"the row of run {run.spec.name} was deleted"
         trained = trained or processes.watch(row.step)
         if trained:
-            scoring = _patiently(lambda: store.pending_evaluation(run.id))
+            scoring = store.pending_evaluation(run.id)
             if scoring is None:
                 return "finished"
             if time.monotonic() - told >= TELL_S:

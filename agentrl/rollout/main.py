@@ -19,6 +19,7 @@ from agentrl.monitor.log import ProcessLog
 from agentrl.rollout.episode import EpisodeRunner
 from agentrl.rollout.worker import RolloutWorker
 from agentrl.store.contract import RunRow, TrajectoryStore
+from agentrl.store.patience import outlasting
 from agentrl.tokens.chat_format import ChatFormat
 from agentrl.types import Lineage, PolicyVersion, Sampling
 from sandboxes.choose import choose
@@ -54,7 +55,10 @@ async def _serve(
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    first = await _first_version(store, run, stop)
+    store = outlasting(
+        store, config.store.outage_s, stop.is_set, lambda line: log.warning("waiting for the database", call=line)
+    )
+    first = await first_version(store, run, stop)
     if first is None:
         return
     environment = load(config.environment, config.environment_options)
@@ -71,9 +75,9 @@ async def _serve(
     try:
         await engine.load(first)
         runner = EpisodeRunner(environment, store, engine, chat, pool, sampling)
-        lineage = await _lineage(environment, model_dir, chat, engine, sampling, provider)
+        lineage = await lineage_of(environment, model_dir, chat, engine, sampling, provider)
         worker = RolloutWorker(store, run, name, engine, runner, lineage, config.rollout.concurrency, log, evaluate,
-                               poll_s=config.store.poll_seconds)  # fmt: skip
+                               poll_s=config.store.poll_seconds, refresh_every=config.staleness.refresh_every)  # fmt: skip
         await worker.serve(stop)
     finally:
         await pool.close()
@@ -81,7 +85,7 @@ async def _serve(
         log.cpu("rollout ends", **pool.metrics())
 
 
-async def _first_version(store: TrajectoryStore, run: RunRow, stop: asyncio.Event) -> PolicyVersion | None:
+async def first_version(store: TrajectoryStore, run: RunRow, stop: asyncio.Event) -> PolicyVersion | None:
     """The trainer builds or loads the model first; without a version there is nothing to act with. None: stopped before."""
     while not stop.is_set():
         version = await asyncio.to_thread(store.newest_version, run.id)
@@ -91,9 +95,10 @@ async def _first_version(store: TrajectoryStore, run: RunRow, stop: asyncio.Even
     return None
 
 
-async def _lineage(
+async def lineage_of(
     environment: Environment, model_dir: Path, chat: ChatFormat, engine: LocalEngine, sampling: Sampling, provider: Provider
 ) -> Lineage:
+    """What the episodes of this process carry about their origin."""
     specs = [spec for spec in (environment.sandbox, *environment.sandboxes.values()) if spec is not None]
     digest = ", ".join([await provider.digest(spec) for spec in specs]) or "none"
     return Lineage(

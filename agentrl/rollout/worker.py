@@ -1,9 +1,7 @@
-"""The rollout worker: opens what the store admits, runs it concurrently, keeps weights fresh and leases alive.
+"""The rollout worker: opens what the store admits and runs it concurrently; `agentrl.rollout.upkeep` keeps weights and leases.
 
 Invariants
-- freshness: the engine holds the newest version that is not failed soon after its row is there, and never misses one for longer
-  than ``poll_s``.
-- leases_alive: live rows are renewed every third of the lease; an episode that lost its row is stopped at once.
+- lost_is_stopped: an episode that lost its row is stopped at once.
 - one_failure: an episode that fails in an unforeseen way is completed as infrastructure and touches no other.
 - clean_release: a stop completes running episodes as aborted, which costs them no attempt.
 - told: an environment, engine or sandbox that makes every episode fail ends the run with its error.
@@ -13,9 +11,7 @@ Invariants
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import Counter
-from contextlib import suppress
 from dataclasses import dataclass, field
 from uuid import UUID, uuid4
 
@@ -23,9 +19,11 @@ from agentrl.engine.contract import Engine
 from agentrl.errors import Fenced, RunFailed, StoreError
 from agentrl.monitor.log import ProcessLog
 from agentrl.rollout.episode import EpisodeRunner
+from agentrl.rollout.upkeep import Freshness, keep_leases, wait_for
 from agentrl.store.contract import Change, Evaluation, OpenResult, RunRow, TrajectoryStore
 from agentrl.types import EpisodeEnd, Lineage, Opened, Outcome, Termination
 
+NO_CAPACITY = "no_capacity"
 WATCH_S = 0.25
 GATHER_S = 0.03
 """Places that come free within this time are filled by one call."""
@@ -51,15 +49,21 @@ class RolloutWorker:
     evaluate: bool = False
     poll_s: float = 2.0
     """Bounds what a lost wake-up costs."""
+    refresh_every: int = 1
+    """The newest weights are loaded once they are this many policy updates ahead."""
     _running: dict[UUID, tuple[Opened, asyncio.Task[None]]] = field(default_factory=dict)
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
-    _policy: asyncio.Event = field(default_factory=asyncio.Event)
     _asked: asyncio.Event = field(default_factory=asyncio.Event)
     _ended: Counter[str] = field(default_factory=Counter)
     _refusal: str | None = None
     _failed: int = 0
     _well: int = 0
     _hopeless: RunFailed | None = None
+
+    def __post_init__(self) -> None:
+        self._freshness = Freshness(
+            self.store, self.run, self.name, self.engine, self.log, poll_s=self.poll_s, refresh_every=self.refresh_every
+        )
 
     async def serve(self, stop: asyncio.Event) -> None:
         """Work until ``stop`` is set, then release everything."""
@@ -76,15 +80,16 @@ class RolloutWorker:
 
     def _woken(self, change: Change) -> None:
         if change == "policy":
-            self._policy.set()
+            self._freshness.announced.set()
             self._changed.set()
         elif change == "evaluation":
             self._asked.set()
 
     async def _serve(self, stop: asyncio.Event) -> None:
-        background = [asyncio.create_task(t) for t in (self._keep_leases(), self._report(), self._watch_failures())]
+        leases = keep_leases(self.store, self.run, self.name, self._held, self._lost)
+        background = [asyncio.create_task(t) for t in (leases, self._report(), self._watch_failures())]
         if not self.evaluate:
-            background.append(asyncio.create_task(self._refresh()))
+            background.append(asyncio.create_task(self._freshness.keep(self._starved, self._changed.set)))
         work = asyncio.create_task(self._evaluations() if self.evaluate else self._training())
         stopped = asyncio.create_task(stop.wait())
         done, _ = await asyncio.wait([work, stopped, *background], return_when=asyncio.FIRST_COMPLETED)
@@ -115,19 +120,15 @@ class RolloutWorker:
 
     async def _change(self) -> None:
         """Until it may be worth asking again."""
-        await self._wait(self._changed)
+        await wait_for(self._changed, self.poll_s)
         await asyncio.sleep(GATHER_S)
-
-    async def _wait(self, event: asyncio.Event) -> None:
-        with suppress(TimeoutError):
-            await asyncio.wait_for(event.wait(), self.poll_s)
 
     async def _evaluations(self) -> None:
         while True:
             self._asked.clear()
             evaluation = await asyncio.to_thread(self.store.pending_evaluation, self.run.id)
             if evaluation is None:
-                await self._wait(self._asked)
+                await wait_for(self._asked, self.poll_s)
                 continue
             await self._serve_evaluation(evaluation)
 
@@ -210,29 +211,16 @@ class RolloutWorker:
         except StoreError as refused:
             self.log.warning("completion refused", trajectory=str(episode.trajectory), error=str(refused))
 
-    async def _refresh(self) -> None:
-        while True:
-            self._policy.clear()
-            newest = await asyncio.to_thread(self.store.newest_version, self.run.id)
-            if newest is not None and newest.version != self.engine.version:
-                began = time.monotonic()
-                await self.engine.load(newest)
-                await asyncio.to_thread(self.store.record_engine_load, self.run.id, self.name, newest.version)
-                self.log.gauge(policy_version=newest.version, step=newest.updates)
-                self.log.info("loaded weights", version=newest.version, seconds=round(time.monotonic() - began, 4))
-                self._changed.set()
-            await self._wait(self._policy)
+    def _starved(self) -> bool:
+        return self._refusal == NO_CAPACITY and not self._running
 
-    async def _keep_leases(self) -> None:
-        while True:
-            await asyncio.sleep(self.run.spec.lease_s / 3)
-            fences = {episode.trajectory: episode.fence for episode, _ in self._running.values()}
-            if not fences:
-                continue
-            for lost in await asyncio.to_thread(self.store.renew_episodes, self.name, fences):
-                if lost in self._running:
-                    self.log.warning("lease lost", trajectory=str(lost))
-                    self._running[lost][1].cancel()
+    def _held(self) -> dict[UUID, int]:
+        return {episode.trajectory: episode.fence for episode, _ in self._running.values()}
+
+    def _lost(self, trajectory: UUID) -> None:
+        if trajectory in self._running:
+            self.log.warning("lease lost", trajectory=str(trajectory))
+            self._running[trajectory][1].cancel()
 
     async def _report(self) -> None:
         while True:

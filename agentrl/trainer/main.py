@@ -29,6 +29,7 @@ from agentrl.errors import Fenced, RunFailed, UnknownOutcome
 from agentrl.model.model_dir import open_model_dir
 from agentrl.monitor.log import ProcessLog
 from agentrl.store.contract import Checkpoint, RunRow, TrainerStart, TrajectoryStore
+from agentrl.store.patience import outlasting
 from agentrl.trainer.checkpointing import read_checkpoint, verify_checkpoint
 from agentrl.trainer.console import Console
 from agentrl.trainer.loop import TrainerLoop
@@ -48,6 +49,9 @@ def run_trainer(store: TrajectoryStore, run: RunRow) -> int:
     log = ProcessLog(folder / "logs", "trainer")
     stop = threading.Event()
     _on_signal(stop)
+    store = outlasting(
+        store, config.store.outage_s, stop.is_set, lambda line: log.warning("waiting for the database", call=line)
+    )
     try:
         return _train(store, run, config, folder, log, stop)
     except WarmStartStopped:

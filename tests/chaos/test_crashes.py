@@ -100,8 +100,9 @@ def test_database_backend_killed__the_run_goes_on(learned: str, command_line: Co
     running.wait_for(r" +3/6")
     backends = [p for p in psutil.process_iter() if _is_backend(p, command_line)]
     assert backends
-    backends[0].send_signal(signal.SIGKILL)
+    backends[0].send_signal(signal.SIGKILL)  # the server then closes every connection and recovers
     assert running.wait() == 0, running.output + command_line.errors()
+    assert "starting it again" not in running.output
     assert "conservation OK" in running.output
     assert_trained_once(command_line, "outage")
 

@@ -150,3 +150,9 @@ def test_hash__changes_with_a_value_and_not_with_its_origin(tmp_path: Path) -> N
 def test_stored_row__round_trip(tmp_path: Path) -> None:
     config = resolved(preset="grpo").config
     assert from_row(to_row(config, tmp_path)) == (config, tmp_path)
+
+
+def test_refresh_interval_beyond_the_lag_bound__names_both_numbers_and_the_way_out() -> None:
+    with pytest.raises(UsageError, match=r"refresh_every \(4\).*bound is 2.*refresh_every to 3 or less.*lag to 3 or more"):
+        resolved(overrides=["staleness.refresh_every=4", "staleness.lag=2"])
+    assert resolved(overrides=["staleness.refresh_every=3", "staleness.lag=2"]).config.staleness.refresh_every == 3

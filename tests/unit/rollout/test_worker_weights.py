@@ -12,6 +12,7 @@ import pytest
 
 from agentrl.engine.scripted import ScriptedEngine
 from agentrl.monitor.log import ProcessLog
+from agentrl.rollout.upkeep import Freshness
 from agentrl.rollout.worker import RolloutWorker
 from agentrl.store.contract import RunSpec
 from agentrl.store.memory import MemoryStore
@@ -71,3 +72,25 @@ async def test_push_trusted__an_engine_that_went_back_is_reloaded(case: Case) ->
     await eventually(lambda: case.engine.version == newest)
     await case.engine.load(base)
     await eventually(lambda: case.engine.version == newest)
+
+
+def named(version: int, updates: int) -> PolicyVersion:
+    return PolicyVersion(version, version - 1 if version else None, updates, f"weights {version}", "c", "published")
+
+
+@pytest.mark.parametrize(
+    ("newest", "due"), [(named(6, 5), False), (named(7, 6), True), (named(9, 4), True)], ids=["one ahead", "two", "resumed"]
+)
+async def test_freshness__every_second_version_is_loaded_and_another_lineage_at_once(
+    newest: PolicyVersion, due: bool, case: Case
+) -> None:
+    store: Any = SimpleNamespace(version=lambda run, version: named(5, 4))
+    freshness = Freshness(store, case.run, "W0", case.engine, case.worker.log, refresh_every=2)
+    assert await freshness.is_due(newest, starved=False) is due
+
+
+async def test_never_starved__without_capacity_what_is_not_due_is_loaded(case: Case) -> None:
+    store: Any = SimpleNamespace(version=lambda run, version: named(5, 4))
+    freshness = Freshness(store, case.run, "W0", case.engine, case.worker.log, refresh_every=3)
+    assert await freshness.is_due(named(6, 5), starved=True)
+    assert not await freshness.is_due(named(6, 5), starved=False)

@@ -1,0 +1,133 @@
+"""The gateway process: an engine with the run's newest weights behind a web server, until told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import uvicorn
+
+from agentrl.config.run import RunConfig
+from agentrl.config.stored import from_row
+from agentrl.engine.local import LocalEngine
+from agentrl.environment.registry import load
+from agentrl.errors import NotReadyError
+from agentrl.monitor.log import ProcessLog
+from agentrl.rollout.gateway import Gateway
+from agentrl.rollout.main import first_version
+from agentrl.rollout.upkeep import Freshness, keep_leases
+from agentrl.store.contract import Change, RunRow, TrajectoryStore
+from agentrl.store.patience import outlasting
+from agentrl.tokens.chat_format import ChatFormat
+from agentrl.types import Lineage, Origin, Sampling
+
+
+class _Server(uvicorn.Server):
+    """Leaves signals to the process, which has episodes to release after the last request."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def run_gateway(store: TrajectoryStore, run: RunRow, *, host: str, port: int, idle_s: float, origin: Origin) -> None:
+    """Serve outside agents until SIGINT or SIGTERM. `NotReadyError` when the address is taken."""
+    config, folder = from_row(run.spec.config)
+    asyncio.run(_serve(store, run, config, folder, host, port, idle_s, origin))
+
+
+async def _serve(
+    store: TrajectoryStore, run: RunRow, config: RunConfig, folder: Path, host: str, port: int, idle_s: float, origin: Origin
+) -> None:
+    log, stop = ProcessLog(folder / "logs", "gateway"), asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    listening = _listen(host, port)
+    store = outlasting(
+        store, config.store.outage_s, stop.is_set, lambda line: log.warning("waiting for the database", call=line)
+    )
+    print(f"  waiting for the first weights of run {run.spec.name}", flush=True)
+    first = await first_version(store, run, stop)
+    if first is None:
+        return
+    model_dir = Path(config.model.path) if config.model.path else folder / "model"
+    chat, engine = ChatFormat(model_dir), LocalEngine(model_dir, slots=config.engine.slots)
+    await engine.load(first)
+    sampling = Sampling(temperature=config.engine.temperature)
+    name = f"{socket.gethostname()}:{os.getpid()}:gateway"
+    gateway = Gateway(
+        store, run, name, engine, chat, sampling, _lineage(config, model_dir, chat, engine, sampling, origin),
+        config.rollout.concurrency, idle_s, log,
+    )  # fmt: skip
+    try:
+        await _until_stopped(gateway, Freshness(
+            store, run, name, engine, log, poll_s=config.store.poll_seconds, refresh_every=config.staleness.refresh_every
+        ), listening, stop)  # fmt: skip
+    finally:
+        await gateway.release()
+        await engine.close()
+
+
+async def _until_stopped(gateway: Gateway, freshness: Freshness, listening: socket.socket, stop: asyncio.Event) -> None:
+    loop = asyncio.get_running_loop()
+
+    def woken(change: Change) -> None:
+        if change == "policy":
+            loop.call_soon_threadsafe(freshness.announced.set)
+
+    server = _Server(uvicorn.Config(gateway.app(), log_level="warning", lifespan="off"))
+    subscription = gateway.store.subscribe(gateway.run.id, woken)
+    tasks = [
+        asyncio.create_task(work)
+        for work in (
+            server.serve([listening]),
+            freshness.keep(gateway.starved, lambda: None),
+            keep_leases(gateway.store, gateway.run, gateway.name, gateway.held, gateway.lost),
+            gateway.sweep(),
+            stop.wait(),
+        )
+    ]
+    host, port = listening.getsockname()[:2]
+    print(f"  gateway of run {gateway.run.spec.name} on http://{host}:{port}: POST /episodes opens an episode", flush=True)
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        server.should_exit = True
+        for task in tasks[1:]:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.to_thread(subscription.close)
+    for task in done:
+        task.result()
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    try:
+        return socket.create_server((host, port))
+    except OSError as error:
+        raise NotReadyError(f"The gateway can't listen on {host}:{port}: {error}. --port names another port.") from None
+
+
+def _lineage(
+    config: RunConfig, model_dir: Path, chat: ChatFormat, engine: LocalEngine, sampling: Sampling, origin: Origin
+) -> Lineage:
+    environment = load(config.environment, config.environment_options)
+    return Lineage(
+        model=str(model_dir),
+        tokenizer_hash=chat.tokenizer_hash,
+        template_hash=chat.template_hash,
+        engine=engine.info.name,
+        engine_version=engine.info.version,
+        engine_dtype=engine.info.dtype,
+        sampling=sampling,
+        logprob_kind=engine.info.logprob_kind,
+        environment=environment.name,
+        environment_version=environment.version,
+        sandbox="outside",
+        origin=origin,
+    )

@@ -1,0 +1,81 @@
+"""What every process that generates does beside its episodes: it keeps its weights fresh and its leases alive.
+
+Invariants
+- freshness: the engine holds the newest version that is not failed, or one less than ``refresh_every`` updates older, soon
+  after its row is there, and never misses one for longer than ``poll_s``.
+- never_starved: whoever holds weights too old for anything to be admitted loads the newest ones, whatever the interval.
+- leases_alive: live rows are renewed every third of the lease; who lost a row is told at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from agentrl.engine.contract import Engine
+from agentrl.monitor.log import ProcessLog
+from agentrl.staleness import refresh_due
+from agentrl.store.contract import RunRow, TrajectoryStore
+from agentrl.types import PolicyVersion
+
+
+async def wait_for(event: asyncio.Event, seconds: float) -> None:
+    """Until ``event`` is set, for ``seconds`` at most."""
+    with suppress(TimeoutError):
+        await asyncio.wait_for(event.wait(), seconds)
+
+
+@dataclass
+class Freshness:
+    """Loads new versions into one engine."""
+
+    store: TrajectoryStore
+    run: RunRow
+    name: str
+    engine: Engine
+    log: ProcessLog
+    poll_s: float = 2.0
+    """Bounds what a lost wake-up costs."""
+    refresh_every: int = 1
+    """The newest weights are loaded once they are this many policy updates ahead."""
+    announced: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set it when there may be a new version."""
+
+    async def keep(self, starved: Callable[[], bool], loaded: Callable[[], None]) -> None:
+        """Load what is due, for ever. ``starved``: nothing runs, nothing is admitted; ``loaded`` is called after each load."""
+        while True:
+            self.announced.clear()
+            newest = await asyncio.to_thread(self.store.newest_version, self.run.id)
+            if newest is not None and await self.is_due(newest, starved()):
+                began = time.monotonic()
+                await self.engine.load(newest)
+                await asyncio.to_thread(self.store.record_engine_load, self.run.id, self.name, newest.version)
+                self.log.gauge(policy_version=newest.version, step=newest.updates)
+                self.log.info("loaded weights", version=newest.version, seconds=round(time.monotonic() - began, 4))
+                loaded()
+            await wait_for(self.announced, self.poll_s)
+
+    async def is_due(self, newest: PolicyVersion, starved: bool) -> bool:
+        """Whether ``newest`` should be loaded now."""
+        if newest.version == self.engine.version:
+            return False
+        if starved:
+            return True
+        held = await asyncio.to_thread(self.store.version, self.run.id, self.engine.version)
+        return refresh_due(newest.updates, held.updates, self.refresh_every)
+
+
+async def keep_leases(
+    store: TrajectoryStore, run: RunRow, worker: str, held: Callable[[], Mapping[UUID, int]], lost: Callable[[UUID], None]
+) -> None:
+    """Renew the rows that ``held`` names (trajectory -> fence), for ever; ``lost`` is told of each that is gone."""
+    while True:
+        await asyncio.sleep(run.spec.lease_s / 3)
+        fences = held()
+        if fences:
+            for trajectory in await asyncio.to_thread(store.renew_episodes, worker, fences):
+                lost(trajectory)

@@ -1,0 +1,141 @@
+"""A rollout worker whose model and tools only take time, so that what is measured is everything else."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from agentrl.engine.contract import EngineInfo, GenerateRequest, Generation
+from agentrl.environment import Environment, Episode, Message, Task, tool
+from agentrl.model.tiny_tokenizer import TokenizerPlan, build_tokenizer
+from agentrl.monitor.log import ProcessLog
+from agentrl.rollout.episode import EpisodeRunner
+from agentrl.rollout.worker import RolloutWorker
+from agentrl.store.contract import RunRow, RunSpec, TrajectoryStore
+from agentrl.tokens.chat_format import ChatFormat
+from agentrl.types import FinishReason, Lineage, PolicyVersion, Sampling
+from sandboxes.contract import Sandbox
+
+TEXT = "the agent reads a file runs the tests sees what failed changes one line and runs them again"
+WORDS = TEXT.split()
+LINEAGE = Lineage("simulated", "tok", "tmpl", "simulated", "1", "float32", Sampling(), environment="simulated")
+
+
+class SimulatedEngine:
+    """Answers with ``answer(request)`` after ``seconds``; loading takes no time."""
+
+    def __init__(self, answer: Callable[[GenerateRequest], list[int]], seconds: float = 0.0) -> None:
+        self.info = EngineInfo("simulated", "1", "float32", "sampled", 1 << 16)
+        self._answer, self._seconds, self._version = answer, seconds, -1
+
+    @property
+    def version(self) -> int:
+        return self._version
+
+    async def load(self, version: PolicyVersion) -> None:
+        self._version = version.version
+
+    async def generate(self, request: GenerateRequest) -> Generation:
+        version = self._version
+        await asyncio.sleep(self._seconds)
+        ids = np.array(self._answer(request), dtype=np.int32)
+        n = len(ids)
+        return Generation(ids, np.full(n, -0.5, np.float32), np.full(n, version, np.int32), FinishReason.STOP)
+
+    def release(self, session: str) -> None:
+        """There is no cache."""
+
+    async def close(self) -> None:
+        """There is nothing to close."""
+
+
+class Simulated(Environment):
+    """Every turn calls one tool, which takes the seconds that the task names and returns a page of text; the last one ends."""
+
+    max_turns = 64
+    max_tokens = 1 << 15
+    page = " ".join(random.Random(1).choices(WORDS, k=150))
+
+    def tasks(self, split: str, seed: int, n: int) -> list[Task]:
+        raise NotImplementedError("the benchmark writes the tasks")
+
+    def messages(self, task: Task) -> list[Message]:
+        return [Message("user", f"Work on task {task.id}. {self.page}")]
+
+    @tool
+    async def work(self, episode: Episode, note: str) -> Any:
+        """Work for a while."""
+        seconds = episode.task.payload["seconds"]
+        await asyncio.sleep(seconds[episode.n_turns])
+        return self.page
+
+    async def reward(self, episode: Episode, sandbox: Sandbox) -> float:
+        return 1.0
+
+
+class NoPool:
+    """The simulated environment needs no sandbox."""
+
+    def acquire(self, spec: Any, *, timeout: float = 60.0) -> Any:
+        raise AssertionError("no sandbox is needed")
+
+    def metrics(self) -> Mapping[str, float]:
+        return {}
+
+    async def close(self) -> None:
+        """There is nothing to close."""
+
+
+@dataclass
+class Simulation:
+    """One run in a real store with one worker on it."""
+
+    store: TrajectoryStore
+    run: RunRow
+    worker: RolloutWorker
+    fence: int
+
+    def publish(self, updates: int, parent: int | None) -> PolicyVersion:
+        """New weights, which are only a name."""
+        staged = self.store.stage_version(
+            self.run.id, self.fence, parent=parent, updates=updates, uri=f"updates {updates}", checksum="none"
+        )
+        self.store.publish_version(self.run.id, self.fence, staged.version)
+        return staged
+
+
+def simulation(
+    store: TrajectoryStore, folder: Path, seconds: list[list[float]], *, concurrency: int, model_s: float, **spec: Any
+) -> Simulation:
+    """A run whose task ``i`` has a tool call of ``seconds[i][k]`` in turn k, then an answer."""
+    folder.mkdir(parents=True, exist_ok=True)
+    build_tokenizer([Simulated.page] * 5, TokenizerPlan(scaffold=()), folder / "tokenizer")
+    chat = ChatFormat(folder / "tokenizer")
+    note = " ".join(WORDS * 2)
+    call = json.dumps({"name": "work", "arguments": {"note": note}})
+    turn, last = chat.encode_action(f"{note}\n<tool_call>{call}</tool_call>"), chat.encode_action(note)
+    left: dict[str, int] = {}
+
+    def answer(request: GenerateRequest) -> list[int]:
+        turns = left.setdefault(request.session, len(seconds[0]))
+        left[request.session] = turns - 1
+        if turns:
+            return turn
+        del left[request.session]
+        return last
+
+    settings: dict[str, Any] = {"environment": "simulated", "config": {}, "config_hash": "h", "seed": 0} | spec
+    tasks = [Task(f"t{i}", {"seconds": s}) for i, s in enumerate(seconds)]
+    run = store.create_run(RunSpec(name=folder.name, **settings), {"train": tasks})
+    fence = store.start_trainer(run.id, owner="benchmark", lease_s=3600, checkpoint=None).fence
+    engine = SimulatedEngine(answer, model_s)
+    runner = EpisodeRunner(Simulated(), store, engine, chat, NoPool(), Sampling())
+    worker = RolloutWorker(store, run, "worker", engine, runner, LINEAGE, concurrency, ProcessLog(folder, "rollout"))
+    return Simulation(store, run, worker, fence)
