@@ -25,9 +25,8 @@ def show(
     from agentrl.launch.defaults import run_defaults
 
     resolved = resolve(
-        environment=env, preset=preset, file=config, flags={}, overrides=overrides or [],
-        defaults_of=run_defaults,
-    )  # fmt: skip
+        environment=env, preset=preset, file=config, flags={}, overrides=overrides or [], defaults_of=run_defaults
+    )
     table = Table("setting", "value", "origin")
     for key, value in flatten(resolved.config.model_dump()):
         table.add_row(key, str(value), resolved.origins.get(key, "default"))

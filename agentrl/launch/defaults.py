@@ -15,7 +15,7 @@ def run_defaults(environment: str) -> Mapping[str, Any]:
     """The class attribute ``run_defaults`` of the named environment: setting -> value, empty when it has none."""
     from agentrl.environment.registry import resolve
 
-    defaults = getattr(resolve(environment), "run_defaults", {})
+    defaults = resolve(environment).run_defaults
     if not isinstance(defaults, Mapping):
         raise UsageError(f"environment {environment!r}: run_defaults must map settings to values, not {defaults!r:.100}.")
     for key in _CHOSEN_BEFORE:

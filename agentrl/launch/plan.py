@@ -72,7 +72,7 @@ def make_plan(resolved: Resolved, name: str | None, store: TrajectoryStore, stor
         raise UsageError(f"A run named '{name}' exists already. Continue it with: agentrl train --resume {name}")
     model = _model_line(config, environment)
     chat = chat_lines(config, environment)
-    reason = _sandbox(config)
+    reason = _sandbox(config, environment)
     lines = {
         "run": f"{name} (seed {config.seed}), files in {folder}",
         "environment": f"{config.environment} version {environment.version}",
@@ -160,12 +160,20 @@ def chat_lines(config: RunConfig, environment: Environment) -> dict[str, str]:
     return {"tool calls": f"{chat.tool_format.value}: {chat.tool_format_reason}", "history": history}
 
 
-def _sandbox(config: RunConfig) -> str:
-    preference = None if config.sandbox.provider == "auto" else config.sandbox.provider
+def _sandbox(config: RunConfig, environment: Environment) -> str:
     try:
-        return asyncio.run(choose(preference, config.sandbox.unsafe_local_execution))[1]
+        return asyncio.run(_tried(config, environment))
     except SandboxError as error:
         raise NotReadyError(str(error)) from None
+
+
+async def _tried(config: RunConfig, environment: Environment) -> str:
+    """Which provider was chosen and why; it has made, once, each sandbox that the environment asks for."""
+    preference = None if config.sandbox.provider == "auto" else config.sandbox.provider
+    provider, reason = await choose(preference, config.sandbox.unsafe_local_execution)
+    for spec in (*([environment.sandbox] if environment.sandbox else []), *environment.sandboxes.values()):
+        await provider.destroy(await provider.create(spec))
+    return reason
 
 
 def _algorithm_line(resolved: Resolved) -> str:

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from sandboxes.bubblewrap import Bubblewrap
 from sandboxes.contract import ExecResult, Sandbox, SandboxSpec
 from sandboxes.local import UnsafeLocal
 from sandboxes.pool import Pool
@@ -51,4 +52,18 @@ async def pool() -> AsyncIterator[RecordedPool]:
 @pytest.fixture
 async def box(pool: RecordedPool) -> AsyncIterator[Recorded]:
     async with pool.acquire(SandboxSpec()) as box:
+        yield box
+
+
+@pytest.fixture
+async def isolated() -> AsyncIterator[Pool]:
+    """Sandboxes as runs have them on a machine without a container engine."""
+    pool = Pool(Bubblewrap(), 2)
+    yield pool
+    await pool.close()
+
+
+@pytest.fixture
+async def isolated_box(isolated: Pool) -> AsyncIterator[Sandbox]:
+    async with isolated.acquire(SandboxSpec(memory_mb=256, pids=64)) as box:
         yield box

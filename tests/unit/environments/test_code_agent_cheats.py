@@ -91,7 +91,7 @@ class Marked:
 
     def __init__(self, sandbox: Any, marks: list[str]) -> None:
         self.sandbox = sandbox
-        self.id = sandbox.id
+        self.id, self.usage = sandbox.id, sandbox.usage
         self.marks = marks
 
     async def run_python(
