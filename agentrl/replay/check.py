@@ -20,7 +20,7 @@ from agentrl.environment.base import Environment
 from agentrl.replay.ledger import check_step
 from agentrl.replay.prefixes import check_prefixes
 from agentrl.replay.rescore import Rescorer
-from agentrl.store.evidence import StepEvidence, content_hash
+from agentrl.store.evidence import StepEvidence
 from agentrl.tokens.audit import check_trajectory, drift
 from agentrl.tokens.chat_format import ChatFormat
 from agentrl.trainer.batch import BatchTrajectory, build_batch
@@ -47,11 +47,10 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """A trajectory with its task and the content hashes of its segments; None where the store has none."""
+    """A trajectory with its task; None where the store has none."""
 
     stored: StoredTrajectory
     task: Task | None
-    hashes: Sequence[bytes] | None = None
 
 
 class ReplayCheck:
@@ -79,7 +78,6 @@ class ReplayCheck:
         for evidence in page:
             self._check_rows(evidence)
             comparable += self._check_batch(evidence.stored)
-            self._check_contents(evidence)
         if self._rescorer is not None and comparable:
             self._rescorer.check(comparable, [evidence.stored for evidence in page])
 
@@ -134,17 +132,6 @@ class ReplayCheck:
             check_tokens(stored, trajectory)
             check_rewards(stored, trajectory)
         return batch.trajectories
-
-    def _check_contents(self, evidence: Evidence) -> None:
-        if evidence.hashes is None:
-            return
-        if len(evidence.hashes) != len(evidence.stored.segments):
-            raise drift(evidence.stored, None, None, "segments were added or removed while it was read")
-        for segment, written in zip(evidence.stored.segments, evidence.hashes, strict=True):
-            if content_hash(segment) != written:
-                raise drift(
-                    evidence.stored, segment, None, "its content was changed after it was written (reward, texts or arrays)"
-                )
 
 
 def _check_budgets(stored: StoredTrajectory, environment: Environment) -> None:

@@ -16,7 +16,7 @@ from agentrl.model.model_dir import open_model_dir
 from agentrl.replay.check import Evidence, ReplayCheck
 from agentrl.replay.rescore import Rescorer
 from agentrl.store.contract import RunRow
-from agentrl.store.evidence import content_hashes, ended_trajectories, step_evidence, steps_of, tasks_of
+from agentrl.store.evidence import ended_trajectories, step_evidence, steps_of, tasks_of
 from agentrl.store.postgres import PostgresStore
 from agentrl.store.reader import Reader
 from agentrl.tokens.chat_format import ChatFormat
@@ -66,8 +66,8 @@ class StoredRun:
         store, run = self._store, self._run.id
         ids, starts = [identity for identity, _ in keys], [start for _, start in keys]
         stored = store.trajectories(run, ids, starts)
-        tasks, hashes = tasks_of(store, run, ids, starts), content_hashes(store, run, ids, starts)
-        self.check.check([Evidence(stored[i], tasks.get(i), hashes[i]) for i in ids if i in stored])
+        tasks = tasks_of(store, run, ids, starts)
+        self.check.check([Evidence(stored[i], tasks.get(i)) for i in ids if i in stored])
 
     def check_step(self, step: int, branch: int) -> int:
         """The trajectories of one step; returns how many there were."""

@@ -1,4 +1,4 @@
-"""What a replay needs of a run beside its trajectories: tasks, content hashes, and what each step made of them."""
+"""What a replay needs of a run beside its trajectories: tasks, and what each step made of them."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from uuid import UUID
 
 import numpy as np
 
-from agentrl.store.codec import read_task, segment_parameters
+from agentrl.store.codec import read_task
 from agentrl.store.contract import Trained
 from agentrl.store.postgres_connection import PostgresConnection
-from agentrl.types import Segment, Task
+from agentrl.types import Task
 
 _FLOAT32 = np.dtype("<f4")
 
@@ -26,12 +26,6 @@ _TASKS = """
   from unnest(%s::uuid[], %s::bigint[]) m (id, start_version)
   join agentrl.trajectory t on t.run = %s and t.start_version = m.start_version and t.id = m.id
   join agentrl.task k on k.run = t.run and k.split = t.split and k.idx = t.task_idx
-"""
-_HASHES = """
-  select s.trajectory, s.seg, s.body_hash
-  from unnest(%s::uuid[], %s::bigint[]) m (id, start_version)
-  join agentrl.segment s on s.run = %s and s.start_version = m.start_version and s.trajectory = m.id
-  order by s.trajectory, s.seg
 """
 _STEPS = "select step, branch from agentrl.step where run = %s and abandoned_by is null order by step"
 _CONSUMED = """
@@ -65,22 +59,6 @@ def tasks_of(store: PostgresConnection, run: int, ids: Sequence[UUID], start_ver
     """The task of each trajectory."""
     rows = store.rows(_TASKS, (list(ids), list(start_versions), run))
     return {identity: read_task(task_id, payload, split) for identity, task_id, payload, split in rows}
-
-
-def content_hashes(
-    store: PostgresConnection, run: int, ids: Sequence[UUID], start_versions: Sequence[int]
-) -> Mapping[UUID, Sequence[bytes]]:
-    """Per trajectory the hash that each segment got when it was written, in order."""
-    found: dict[UUID, list[bytes]] = {identity: [] for identity in ids}
-    for trajectory, _, body_hash in store.rows(_HASHES, (list(ids), list(start_versions), run)):
-        found[trajectory].append(bytes(body_hash))
-    return found
-
-
-def content_hash(segment: Segment) -> bytes:
-    """The hash that a segment gets when it is written."""
-    digest: bytes = segment_parameters(segment)[1]
-    return digest
 
 
 def steps_of(store: PostgresConnection, run: int) -> list[tuple[int, int]]:

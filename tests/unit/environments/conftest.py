@@ -18,7 +18,7 @@ class Recorded:
 
     def __init__(self, sandbox: Sandbox) -> None:
         self.sandbox = sandbox
-        self.id = sandbox.id
+        self.id, self.usage = sandbox.id, sandbox.usage
         self.programs: list[str] = []
 
     async def run_python(

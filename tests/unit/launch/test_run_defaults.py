@@ -26,7 +26,7 @@ def named(folder: Path, defaults: str) -> str:
 def test_class_attribute__is_read_without_making_the_environment(tmp_path: Path) -> None:
     assert run_defaults(named(tmp_path, '{"staleness.eta": 0.4}')) == {"staleness.eta": 0.4}
     assert run_defaults("qa_verify")["staleness.eta"] == run_defaults("qa_verify_large")["staleness.eta"] == 0.4
-    assert run_defaults("code_agent") == {}
+    assert run_defaults("sql_agent") == {}
 
 
 @pytest.mark.parametrize(("defaults", "said"), [("[1]", "must map"), ('{"preset": "grpo"}', "can't set 'preset'")])

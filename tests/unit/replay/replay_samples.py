@@ -23,7 +23,7 @@ from agentrl.replay.check import Evidence, ReplayCheck
 from agentrl.replay.rescore import Rescorer
 from agentrl.rollout.episode import EpisodeRunner
 from agentrl.store.contract import RunSpec, Trained
-from agentrl.store.evidence import StepEvidence, content_hash
+from agentrl.store.evidence import StepEvidence
 from agentrl.store.memory import MemoryStore
 from agentrl.tokens.chat_format import ChatFormat
 from agentrl.trainer.batch import build_batch
@@ -107,7 +107,7 @@ class World:
         segments = [replace(s, versions=np.full(s.n_act, min(s.index, SECOND), np.int32)) for s in stored.segments]
         stored = replace(stored, segments=self._scored(replace(stored, segments=segments)))
         task = self.environment.tasks("train", 0, 4)[0]
-        return Evidence(stored, task, [content_hash(s) for s in stored.segments])
+        return Evidence(stored, task)
 
     async def _played(self, turns: Sequence[str], number: int) -> StoredTrajectory:
         store = MemoryStore()
@@ -176,4 +176,4 @@ def forged(evidence: Evidence, number: int, **changes: object) -> Evidence:
 
 def resealed(evidence: Evidence, **changes: object) -> Evidence:
     stored = replace(evidence.stored, **changes)  # type: ignore[arg-type]
-    return Evidence(stored, evidence.task, [content_hash(s) for s in stored.segments])
+    return Evidence(stored, evidence.task)

@@ -151,11 +151,6 @@ def test_reward_on_another_turn__gives_other_advantages(world: World, ended: Evi
         checker.check_step([moved.stored], evidence)
 
 
-def test_reward_on_another_turn__is_not_the_segment_that_was_written(world: World, ended: Evidence) -> None:
-    moved = forged(forged(ended, 0, reward=None), 1, reward=0.5)
-    assert "segment 0: its content was changed after it was written" in lie(world, replace(moved, hashes=ended.hashes))
-
-
 def test_other_verdict__gives_other_advantages_but_a_regrade_does_not(world: World, ended: Evidence) -> None:
     evidence = world.step([ended.stored])
     assert ended.stored.reward is not None

@@ -9,13 +9,15 @@ from typing import Any
 
 import pytest
 
-from sandboxes.contract import SandboxSpec, SandboxUnavailable
+from sandboxes.contract import SandboxSpec, SandboxUnavailable, Usage
 from sandboxes.lazy import SandboxQueue
 
 SMALL, LARGE = SandboxSpec(memory_mb=64), SandboxSpec(memory_mb=512)
 
 
 class Box:
+    usage = Usage()
+
     id = "box"
 
     async def ping(self) -> None: ...
