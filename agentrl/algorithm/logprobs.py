@@ -9,27 +9,36 @@ from torch import Tensor
 
 
 class _TokenLogprob(torch.autograd.Function):
-    """log softmax at one target per row; the backward pass keeps one matrix of probabilities and nothing else."""
+    """log softmax at one target per row, and the entropy; the backward pass keeps one matrix of probabilities."""
 
     @staticmethod
     def forward(ctx: Any, logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        ctx.set_materialize_grads(False)
         normaliser = logits.logsumexp(-1, keepdim=True)
         logprob = (logits.gather(-1, targets.unsqueeze(-1)) - normaliser).squeeze(-1)
         probabilities = (logits - normaliser).exp_()
         entropy = normaliser.squeeze(-1) - torch.einsum("nv,nv->n", probabilities, logits)
-        ctx.save_for_backward(probabilities, targets)
-        ctx.mark_non_differentiable(entropy)
+        ctx.save_for_backward(probabilities, targets, entropy)
         return logprob, entropy
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        probabilities, targets = ctx.saved_tensors
-        gradient = gradients[0].unsqueeze(-1)
-        return (probabilities * -gradient).scatter_add_(-1, targets.unsqueeze(-1), gradient), None
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, None]:
+        probabilities, targets, entropy = ctx.saved_tensors
+        of_logprob, of_entropy = gradients
+        total: Tensor | None = None
+        if of_logprob is not None:
+            gradient = of_logprob.unsqueeze(-1)
+            total = (probabilities * -gradient).scatter_add_(-1, targets.unsqueeze(-1), gradient)
+        if of_entropy is not None:
+            # dH/dz_i = -p_i (log p_i + H); 0 log 0 is 0.
+            slope = torch.xlogy(probabilities, probabilities) + probabilities * entropy.unsqueeze(-1)
+            own = -of_entropy.unsqueeze(-1) * slope
+            total = own if total is None else total + own
+        return total, None
 
 
 def token_logprob(logits: Tensor, targets: Tensor, temperature: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """logits [N, V], targets int64 [N] -> log-prob [N] with gradient, entropy [N] in nats without; float32 (float64 stays).
+    """logits [N, V], targets int64 [N] -> log-prob [N] and entropy [N] in nats, both with gradient; float32 (float64 stays).
 
     ``temperature`` [N] divides the logits, as the sampler did; dividing log-probs instead would be another distribution.
     """

@@ -1,9 +1,10 @@
 """Lets megatron-core 0.16.1 run on a machine without CUDA.
 
-megatron-core names the device in literals (``device="cuda"``), asks `torch.cuda.current_device`, moves tensors with
-`Tensor.cuda`, waits for the device, keeps its random state and compares `Tensor.type()` with CUDA type names. Inside `megatron_device()` these mean the CPU; outside nothing is changed, and with CUDA present the
-context does nothing at all. While `Tensor.backward` runs torch suspends function modes, so a device literal inside a backward
-would not be caught; none is met with the attention of this package.
+megatron-core names the device in literals (``device="cuda"``), asks `torch.cuda.current_device`, calls `Tensor.cuda`, waits for
+the device, keeps its random state and compares `Tensor.type()` with CUDA type names. Inside `megatron_device()` these
+mean the CPU; outside nothing is changed, and with CUDA present the context does nothing at all. While `Tensor.backward` runs
+torch suspends function modes, so a device literal inside a backward would not be caught; none is met with the attention of this
+package.
 """
 
 from __future__ import annotations

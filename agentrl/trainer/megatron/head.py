@@ -39,7 +39,7 @@ class LogprobHead(ColumnParallelLinear):  # type: ignore[misc]
     def forward(
         self, hidden: Tensor, weight: Tensor | None = None, runtime_gather_output: bool | None = None
     ) -> tuple[Tensor, None]:
-        """hidden [s, b, h] -> ([M, 2] float32: log-prob of the target at the row's temperature, and entropy in nats; no bias)."""
+        """hidden [s, b, h] -> ([M, 2] float32: the target's log-prob at its row's temperature, entropy in nats; no bias)."""
         weight = self.weight if weight is None else weight
         if self.sequence_parallel:
             hidden = gather_from_sequence_parallel_region(hidden, tensor_parallel_output_grad=True)

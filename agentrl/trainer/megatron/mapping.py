@@ -24,9 +24,9 @@ VALUE_HEAD_PREFIX = "value_head."
 """Names of a critic's head in an export; a policy's weights have none."""
 EMBEDDING = "model.embed_tokens.weight"
 
-Kind = Literal["whole", "columns", "rows", "qkv", "gated", "vocabulary"]
-"""How a parameter is cut over tensor-parallel ranks: not at all; along its first axis; along its second; along the first in groups
-of q, k and v; each half along the first; along the first, padded."""
+Kind = Literal["whole", "rows", "qkv", "gated", "vocabulary"]
+"""How a parameter is cut over tensor-parallel ranks: not at all; along its second axis; along the first, by query groups; each
+half along the first; along the first, padded."""
 
 _TOP: Mapping[str, tuple[Kind, str]] = {
     "embedding.word_embeddings.weight": ("vocabulary", EMBEDDING),

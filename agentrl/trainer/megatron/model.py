@@ -71,7 +71,10 @@ class Step:
 
 
 class TrainedModel:
-    """See the module's docstring. ``max_tokens`` bounds the tokens of a micro-batch; all ranks of ``layout`` make one together."""
+    """See the module's docstring.
+
+    ``max_tokens`` bounds the tokens that one rank has of a micro-batch; the ranks of ``layout`` make the model together.
+    """
 
     def __init__(
         self,

@@ -1,8 +1,8 @@
 """What ranks of one model tell each other beside megatron's own collectives.
 
 The loss of a micro-batch is computed on the last pipeline stage, by every context-parallel and tensor-parallel rank alike, from
-the outputs at all positions; a rank sends gradients back only for the positions it computed, and what is summed up for the caller
-is taken from the first context-parallel rank.
+the outputs at all positions. A rank sends gradients back only for the positions it computed, and what is summed up for the
+caller is taken from the first context-parallel rank.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from trainer_samples import reference_model, sample_rows, trained
 
-from agentrl.errors import UsageError, WeightsCorrupt
+from agentrl.errors import WeightsCorrupt
 from agentrl.trainer.megatron.microbatch import Row
 from agentrl.trainer.megatron.model import NonFiniteStep, OptimizerSettings, TrainedModel
 
@@ -117,12 +117,6 @@ def test_critic_export_loaded_into_another__same_values() -> None:
 def test_policy_from_a_critic_export__refused() -> None:
     with pytest.raises(WeightsCorrupt, match="value_head"):
         trained(reference_model()).load(trained(reference_model(), "critic").export())
-
-
-def test_distributed_optimizer_to_one_file__refused() -> None:
-    model = trained(reference_model(), optimizer=OptimizerSettings(distributed=True))
-    with pytest.raises(UsageError, match="distributed optimizer"):
-        model.state_dict()
 
 
 @pytest.mark.parametrize("kind", ["llama", "qwen2", "qwen3"])

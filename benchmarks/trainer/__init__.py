@@ -1,0 +1,1 @@
+"""Measurements of the trainer: layouts, train steps, packing, memory."""
