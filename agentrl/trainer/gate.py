@@ -9,6 +9,7 @@ before they show as a run that does not learn.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Literal, Protocol
 from uuid import UUID
 
 import torch
@@ -17,14 +18,22 @@ from agentrl.errors import TokenDrift
 from agentrl.store.contract import ClaimedItem
 from agentrl.trainer.batch import Batch, BatchTrajectory
 from agentrl.trainer.megatron.microbatch import Row
-from agentrl.trainer.megatron.model import TrainedModel
+from agentrl.trainer.megatron.model import Outputs
 from agentrl.types import Segment, StoredTrajectory
 
-TOLERANCE = 1e-4
-"""Largest difference of a log-prob between engine and trainer, both in fp32."""
+TOLERANCE = {"fp32": 1e-4, "bf16": 1.0}
+"""Largest difference of a log-prob between engine and trainer, by the trainer's precision. bf16 can only find gross lies."""
 
 
-def check_batch(items: Sequence[ClaimedItem], batch: Batch, policy: TrainedModel) -> float | None:
+class Forward(Protocol):
+    """Whoever computes log-probs with the policy's weights."""
+
+    def forward(self, rows: Sequence[Row]) -> Sequence[Outputs]: ...
+
+
+def check_batch(
+    items: Sequence[ClaimedItem], batch: Batch, policy: Forward, precision: Literal["fp32", "bf16"] = "fp32"
+) -> float | None:
     """Largest log-prob difference over the items of lag 0; None when the batch has none, so that nothing could be compared.
 
     `TokenDrift` names trajectory, turn and token of the first lie.
@@ -35,7 +44,7 @@ def check_batch(items: Sequence[ClaimedItem], batch: Batch, policy: TrainedModel
         _check_tokens(by_id[trajectory.id], trajectory)
         _check_rewards(by_id[trajectory.id], trajectory)
     compared = [trajectory for trajectory in batch.trajectories if trajectory.id in fresh]
-    return _check_logprobs(compared, policy) if compared else None
+    return _check_logprobs(compared, policy, TOLERANCE[precision]) if compared else None
 
 
 def _check_tokens(stored: StoredTrajectory, trajectory: BatchTrajectory) -> None:
@@ -70,7 +79,7 @@ def _check_rewards(stored: StoredTrajectory, trajectory: BatchTrajectory) -> Non
             raise TokenDrift(f"trajectory {stored.id}, turn {turn}: a reward that the store does not have")
 
 
-def _check_logprobs(trajectories: Sequence[BatchTrajectory], policy: TrainedModel) -> float:
+def _check_logprobs(trajectories: Sequence[BatchTrajectory], policy: Forward, tolerance: float) -> float:
     rows = [
         Row(context.tokens, context.positions, temperature=trajectory.temperature)
         for trajectory in trajectories
@@ -81,17 +90,17 @@ def _check_logprobs(trajectories: Sequence[BatchTrajectory], policy: TrainedMode
     for trajectory in trajectories:
         current = torch.cat([next(outputs)["logprob"] for _ in trajectory.contexts])
         gap = (current - trajectory.logp_rollout).abs()
-        if not bool((gap < TOLERANCE).all()):  # written so that NaN is a difference
-            raise _difference(trajectory.id, trajectory, current, int((gap < TOLERANCE).int().argmin()))
+        if not bool((gap < tolerance).all()):  # written so that NaN is a difference
+            raise _difference(trajectory.id, trajectory, current, int((gap < tolerance).int().argmin()), tolerance)
         worst = max(worst, float(gap.max()))
     return worst
 
 
-def _difference(identity: UUID, trajectory: BatchTrajectory, current: torch.Tensor, place: int) -> TokenDrift:
+def _difference(identity: UUID, trajectory: BatchTrajectory, current: torch.Tensor, place: int, tolerance: float) -> TokenDrift:
     tokens = torch.cat([context.tokens[context.positions] for context in trajectory.contexts])
     return TokenDrift(
         f"trajectory {identity}, turn {int(trajectory.turn_id[place])}, action token {place} (id {int(tokens[place])}): "
         f"the engine recorded log-prob {float(trajectory.logp_rollout[place]):.6f}, the trainer computes "
-        f"{float(current[place]):.6f} with the same weights; they may differ by {TOLERANCE:g}. The prompt, the template, the "
+        f"{float(current[place]):.6f} with the same weights; they may differ by {tolerance:g}. The prompt, the template, the "
         "temperature or the weights are not the same on both sides: nothing was updated."
     )

@@ -15,7 +15,7 @@ from torch.nn.attention.bias import causal_lower_right
 
 
 @dataclass
-class Packing(PackedSeqParams):  # type: ignore[misc]
+class Packing(PackedSeqParams):
     """Lengths of rows that lie end to end in one line. Not megatron's "thd", whose rotary embedding loops over the rows."""
 
     qkv_format: str = "sbhd"

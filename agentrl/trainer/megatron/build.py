@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import timedelta
 from typing import Any, Literal
 
 import torch
@@ -26,6 +28,8 @@ from agentrl.trainer.megatron.mapping import mark_shards
 from agentrl.trainer.megatron.norm import RMSNorm
 from agentrl.trainer.megatron.rotary import RotaryAtPlaces
 
+RENDEZVOUS = timedelta(hours=6)
+"""How long ranks wait for the first one, which makes the warm start alone, and for each other inside a step."""
 Role = Literal["policy", "critic"]
 
 
@@ -36,16 +40,7 @@ def initialize_parallel(layout: LayoutSettings | None = None) -> None:
     Without torchrun's environment the process is a world of its own and opens no port. Raises `UsageError` when the number of
     processes is not the layout's.
     """
-    if not dist.is_initialized():
-        backend = "nccl" if torch.cuda.is_available() else "gloo"
-        if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
-            if torch.cuda.is_available():
-                torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
-            dist.init_process_group(backend)
-        else:
-            # Gloo would otherwise resolve the host name, which fails on machines without DNS.
-            os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-            dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
+    join_world()
     layout = layout or LayoutSettings(data=dist.get_world_size())
     if layout.ranks != dist.get_world_size():
         raise UsageError(
@@ -57,6 +52,34 @@ def initialize_parallel(layout: LayoutSettings | None = None) -> None:
             parallel_state.initialize_model_parallel(layout.tensor, layout.pipeline, context_parallel_size=layout.context)
             # No dropout anywhere, so nothing is random in a forward pass; this tracker forks no generators.
             megatron_random.initialize_rng_tracker(inference_rng_tracker=True)
+
+
+def join_world() -> None:
+    """Join the other processes that torchrun's environment names, or be a world of one; harmless when done already."""
+    if dist.is_initialized():
+        return
+    backend = "nccl" if torch.cuda.is_available() else "gloo"
+    if "RANK" not in os.environ or "WORLD_SIZE" not in os.environ:
+        # Gloo would otherwise resolve the host name, which fails on machines without DNS.
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+        dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
+        return
+    if torch.cuda.is_available():
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+    dist.init_process_group(backend, timeout=RENDEZVOUS)
+
+
+@contextmanager
+def alone() -> Iterator[None]:
+    """A world of one process, whatever torchrun's environment says; the others may join afterwards."""
+    names = {name: os.environ.pop(name) for name in ("RANK", "WORLD_SIZE") if name in os.environ}
+    try:
+        yield
+    finally:
+        os.environ.update(names)
+        if names and dist.is_initialized():
+            parallel_state.destroy_model_parallel()
+            dist.destroy_process_group()
 
 
 def padded_vocabulary(vocabulary: int, layout: LayoutSettings) -> int:

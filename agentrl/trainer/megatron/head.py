@@ -29,7 +29,7 @@ _NOTHING = -1e30
 """The logit of a row that only pads the vocabulary; finite, because it is multiplied by its probability 0."""
 
 
-class LogprobHead(ColumnParallelLinear):  # type: ignore[misc]
+class LogprobHead(ColumnParallelLinear):
     """The output layer of a policy. ``micro`` must be set before each forward pass; ``vocabulary``: rows that are tokens."""
 
     micro: MicroBatch
@@ -58,26 +58,25 @@ class LogprobHead(ColumnParallelLinear):  # type: ignore[misc]
         return torch.stack([logprob, entropy], dim=1), None
 
 
-class ValueHead(torch.nn.Module):
+class ValueHead(torch.nn.Linear):
     """The scalar head of a critic. Weight and bias start at zero, so that V = 0 before the first update."""
 
     micro: MicroBatch
 
     def __init__(self, hidden_size: int, *, sequence_parallel: bool = False) -> None:
-        super().__init__()
-        self.head = torch.nn.Linear(hidden_size, 1)
+        super().__init__(hidden_size, 1)
         self.sequence_parallel = sequence_parallel
-        torch.nn.init.zeros_(self.head.weight)
-        torch.nn.init.zeros_(self.head.bias)
+        torch.nn.init.zeros_(self.weight)
+        torch.nn.init.zeros_(self.bias)
 
-    def forward(
+    def forward(  # type: ignore[override]
         self, hidden: Tensor, weight: Tensor | None = None, runtime_gather_output: bool | None = None
     ) -> tuple[Tensor, None]:
         """hidden [s, b, h] -> ([M, 1] float32, no bias): the call signature of megatron's output layer."""
         if self.sequence_parallel:
             # Every rank computes the same values from all tokens, so the gradient is split again, not summed.
             hidden = gather_from_sequence_parallel_region(hidden, tensor_parallel_output_grad=False)
-        return self.head(hidden.flatten(0, 1)[self.micro.source]).float(), None
+        return super().forward(hidden.flatten(0, 1)[self.micro.source]).float(), None
 
     def sharded_state_dict(self, prefix: str = "", sharded_offsets: Any = (), metadata: Any = None) -> dict[str, Any]:
         """For megatron's checkpoints: both tensors are whole on every rank."""

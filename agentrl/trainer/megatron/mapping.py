@@ -19,6 +19,7 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 from torch import Tensor
 
 from agentrl.errors import WeightsCorrupt
+from agentrl.trainer.megatron.head import ValueHead
 
 VALUE_HEAD_PREFIX = "value_head."
 """Names of a critic's head in an export; a policy's weights have none."""
@@ -61,8 +62,8 @@ def _entries(model: GPTModel) -> Iterator[_Entry]:
             number = model.decoder.layers[int(layer[1])].layer_number - 1
             kind, suffixes = _LAYER[layer[2]]
             yield _Entry(parameter, kind, tuple(f"model.layers.{number}.{suffix}" for suffix in suffixes))
-        elif name.startswith("output_layer.head."):
-            yield _Entry(parameter, "whole", (VALUE_HEAD_PREFIX + name.removeprefix("output_layer.head."),))
+        elif name.startswith("output_layer.") and isinstance(model.output_layer, ValueHead):
+            yield _Entry(parameter, "whole", (VALUE_HEAD_PREFIX + name.removeprefix("output_layer."),))
         elif name == "output_layer.weight" and model.share_embeddings_and_output_weights:
             yield _Entry(parameter, "vocabulary", (EMBEDDING,), repeated=True)
         else:

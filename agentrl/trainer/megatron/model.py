@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -24,12 +25,14 @@ from megatron.core.transformer.module import Float16Module
 from torch import Tensor
 
 from agentrl.config.layout import LayoutSettings
-from agentrl.errors import RunFailed, UsageError
+from agentrl.errors import RunFailed
 from agentrl.trainer.megatron.attention import Packing
 from agentrl.trainer.megatron.build import Role, build_module
 from agentrl.trainer.megatron.cpu import megatron_device, training_device
 from agentrl.trainer.megatron.mapping import export_weights, load_weights
 from agentrl.trainer.megatron.microbatch import MicroBatch, Row, Shard, collate, plan
+from agentrl.trainer.megatron.moments import take_moments
+from agentrl.trainer.megatron.sharded_files import Writing, read, start_writing
 from agentrl.trainer.megatron.spread import sum_over_copies, whole_positions
 
 Outputs = Mapping[str, Tensor]
@@ -155,23 +158,23 @@ class TrainedModel:
         with megatron_device():
             self._optimizer.reload_model_params()
 
-    def state_dict(self) -> dict[str, Any]:
-        """Weights and optimizer state as plain torch objects, for one checkpoint file; not a copy.
+    @property
+    def updates(self) -> int:
+        """Optimizer steps taken, those before a resume included."""
+        return take_moments(self.module, self._optimizer)[1]
 
-        Raises `UsageError` when several ranks hold the model: one file can't carry it.
-        """
-        if self.layout.ranks > 1:
-            raise UsageError("a model of several ranks can't be saved to one file")
-        with megatron_device():
-            return {"module": dict(self.module.named_parameters()), "optimizer": self._optimizer.state_dict()}
+    def describe(self) -> dict[str, Any]:
+        """What must be equal for a checkpoint to be of this model, whatever its layout."""
+        names = ("model_type", "num_hidden_layers", "hidden_size", "intermediate_size", "num_attention_heads", "vocab_size")
+        return {"role": self.role, **{name: self.hf.get(name) for name in names}}
 
-    @torch.no_grad()
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """The inverse of `state_dict`: training continues bit for bit."""
-        for name, parameter in self.module.named_parameters():
-            parameter.copy_(state["module"][name])
-        with megatron_device():
-            self._optimizer.load_state_dict(state["optimizer"])
+    def start_writing(self, folder: Path) -> Writing:
+        """Copy weights and optimizer state and write them to ``folder`` in the background; all ranks call it."""
+        return start_writing(self.module, self._optimizer, folder)
+
+    def read(self, folder: Path) -> None:
+        """Continue from what `start_writing` wrote, at whatever layout; at the same one bit for bit."""
+        read(self.module, self._optimizer, folder)
 
     def _run(self, rows: Sequence[Row], read: Callable[..., Any], *, train: bool) -> None:
         micros = self._micro_batches(rows)

@@ -17,9 +17,7 @@ from agentrl.monitor.log import ProcessLog
 from agentrl.store.contract import RunRow, RunSpec
 from agentrl.store.memory import MemoryStore
 from agentrl.trainer import main as trainer
-from agentrl.trainer.checkpointing import write_checkpoint
 from agentrl.trainer.console import Console
-from agentrl.trainer.loop import TrainerLoop
 from agentrl.types import (
     EpisodeEnd,
     FinishReason,
@@ -119,6 +117,7 @@ class FailingLoop:
 def test_failure_releases(case: Case, inside: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """A failed update is charged to its batch, so that it is dropped in the end; a failure outside costs nothing."""
     monkeypatch.setattr(trainer, "_model_dir", lambda *_: case.folder)
+    monkeypatch.setattr(trainer, "_gather_team", lambda *_: SimpleNamespace(dismiss=lambda: None))
     monkeypatch.setattr(trainer, "_build_loop", lambda *a: FailingLoop(case, a[7].fence, inside))
     for _ in range(2):
         with pytest.raises(MemoryError):
@@ -127,17 +126,3 @@ def test_failure_releases(case: Case, inside: bool, monkeypatch: pytest.MonkeyPa
     case.start()
     places = case.store.conservation(case.run.id).places
     assert (places[Place.DROPPED], places[Place.READY]) == ((1, 0) if inside else (0, 1))
-
-
-def test_checkpoint_file_by_step__paths_differ_and_no_file_is_overwritten(case: Case) -> None:
-    uris = []
-    for fence in (11, 12):
-        loop: Any = SimpleNamespace(
-            folder=case.folder, start=SimpleNamespace(branch=1, fence=fence), run=case.run, _step=1, _updates=1, critic=None,
-            policy=SimpleNamespace(state_dict=dict), version=SimpleNamespace(version=0),
-            store=SimpleNamespace(add_checkpoint=lambda *_, uri, **__: uris.append(uri)),
-        )  # fmt: skip
-        TrainerLoop._checkpoint(loop)
-    assert len(set(uris)) == 2
-    with pytest.raises(FileExistsError, match="never overwritten"):
-        write_checkpoint(Path(uris[0]).parent, {})
