@@ -31,7 +31,7 @@ from agentrl.store.patience import outlasting
 from agentrl.trainer.checkpointing import read_progress, verify_checkpoint
 from agentrl.trainer.console import Console
 from agentrl.trainer.loop import TrainerLoop
-from agentrl.trainer.megatron.build import alone, initialize_parallel, join_world
+from agentrl.trainer.megatron.build import alone, join_world
 from agentrl.trainer.models import build_models
 from agentrl.trainer.publish import Publisher
 from agentrl.trainer.team import Channel, Team, dismissed
@@ -106,7 +106,7 @@ def _prepare(config: RunConfig) -> None:
 
 
 def _gather_team(config: RunConfig, model_dir: Path, checkpoint: Checkpoint | None) -> Team:
-    initialize_parallel(config.trainer.layout)
+    join_world()
     channel = Channel()
     uri = checkpoint.uri if checkpoint else None
     channel.tell((config, model_dir, uri))
