@@ -20,7 +20,7 @@ class ModelSettings(Section):
     path: str | None = None
     """A Hugging Face model directory (config, tokenizer with chat template, safetensors). None: a small model is built."""
     critic_path: str | None = None
-    """A directory with the critic's first weights, from `agentrl critic pretrain` or a model. None: the policy's weights."""
+    """A directory with the critic's first weights, with or without a value head. None: the policy's weights, a head of 0."""
     hidden: int = Field(96, ge=8, le=MOST)
     layers: int = Field(2, ge=1, le=MOST)
     heads: int = Field(4, ge=1, le=MOST)

@@ -138,7 +138,7 @@ def _check_critic(config: RunConfig) -> None:
     from agentrl.model.model_dir import weight_files
 
     if not Path(path).is_dir():
-        raise UsageError(f"model.critic_path {path}: no such directory; `agentrl critic pretrain` makes one")
+        raise UsageError(f"model.critic_path {path}: no such directory; leave it out to start from the policy's weights")
     weight_files(Path(path))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -57,11 +56,6 @@ def build_critic(config: RunConfig, model: ModelDir) -> TrainedModel:
 def critic_weights(path: Path) -> Iterator[tuple[str, Tensor]]:
     """Tensors of a critic's directory. `UsageError` when there are none."""
     if not path.is_dir():
-        raise UsageError(f"model.critic_path {path}: no such directory; `agentrl critic pretrain` makes one")
+        raise UsageError(f"model.critic_path {path}: no such directory; leave it out to start from the policy's weights")
     for file in weight_files(path):
         yield from read_tensors(file)
-
-
-def write_critic_config(path: Path, model: ModelDir) -> None:
-    """Beside the weights, what they are of."""
-    (path / "config.json").write_text(json.dumps({**model.config.raw, "architectures": ["ValueModel"]}, indent=2) + "\n")

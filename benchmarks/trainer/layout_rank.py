@@ -29,7 +29,7 @@ LEARNING_RATE = 1e-3
 MAX_TOKENS = 64
 BATCHES: Mapping[str, list[int]] = {"uneven": [5, 30, 11, 2, 23, 8, 17, 41], "one row": [14], "no row": []}
 Case = Mapping[str, Any]
-"""``layout``: settings; ``kind``: architecture; ``tied``; ``role``."""
+"""``layout``: settings; ``kind``: architecture; ``tied``; ``role``; optionally ``checkpoint``: a folder to write one into."""
 
 
 def config(kind: str, *, tied: bool) -> dict[str, Any]:
@@ -118,15 +118,20 @@ def train(case: Case) -> dict[str, Any]:
     for name in ("one row", "no row"):
         step = step_on(model, BATCHES[name], STEPS)
         result[name] = {"loss": step.loss, "grad_norm": step.grad_norm, "skipped": step.skipped}
+    result["weights"] = dict(model.export())
+    if folder := case.get("checkpoint"):
+        writing = model.start_writing(Path(folder))
+        result["after checkpoint"] = step_on(model, BATCHES["uneven"], STEPS).loss
+        writing.finish()
     rows = rows_of([6, 7], 0)
     rows[0].columns["scale"][0] = float("nan")
-    result["weights"] = dict(model.export())
+    before = dict(model.export())
     try:
         name = model._names[0]
         model.step(rows, lambda o, c: (o[name] * c["scale"]).sum(), denominator=1.0, learning_rate=LEARNING_RATE)
         result["stopped"] = False
     except NonFiniteStep:
-        result["stopped"] = all(torch.equal(tensor, result["weights"][name]) for name, tensor in model.export())
+        result["stopped"] = all(torch.equal(tensor, before[name]) for name, tensor in model.export())
     return result
 
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from benchmarks.trainer.layout_rank import Case, train
+from benchmarks.trainer.layout_rank import BATCHES, STEPS, Case, model_of, step_on, train
 from benchmarks.trainer.ranks import run_ranks
 
 TOLERANCES: Mapping[str, float] = {"loss": 5e-6, "grad_norm": 2e-5, "outputs": 1e-5, "gradients": 2e-6, "weights": 1e-4}
@@ -27,6 +27,8 @@ class Comparison(NamedTuple):
     ranks: int
     worst: Mapping[str, float | None]
     agrees: bool
+    resumed: tuple[float, float] | None = None
+    """The loss of the step after the case's checkpoint: there, and of one process that has read it."""
 
 
 def case(kind: str = "qwen3", *, tied: bool = False, role: str = "policy", **layout: Any) -> dict[str, Any]:
@@ -73,12 +75,23 @@ def compare(cases: Sequence[Case], ranks: int) -> list[Comparison]:
     alone: dict[str, dict[str, Any]] = {}
     compared = []
     for number, one in enumerate(cases):
-        single = {**one, "layout": {"precision": one["layout"].get("precision", "fp32")}}
+        single = {
+            **{k: v for k, v in one.items() if k != "checkpoint"},
+            "layout": {"precision": one["layout"].get("precision", "fp32")},
+        }
         key = json.dumps(single)
         if key not in alone:
             alone[key] = train(single)
-        compared.append(_compared(one, ranks, alone[key], [rank[number] for rank in found]))
+        here = [rank[number] for rank in found]
+        resumed = (here[0]["after checkpoint"], _resumed(single, one["checkpoint"])) if "checkpoint" in one else None
+        compared.append(_compared(one, ranks, alone[key], here)._replace(resumed=resumed))
     return compared
+
+
+def _resumed(single: Case, folder: str) -> float:
+    model = model_of(single)
+    model.read(Path(folder))
+    return step_on(model, BATCHES["uneven"], STEPS).loss
 
 
 def _compared(one: Case, ranks: int, single: Mapping[str, Any], found: Sequence[Mapping[str, Any]]) -> Comparison:

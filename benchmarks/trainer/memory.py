@@ -1,6 +1,6 @@
 """Peak memory of one long row's forward and backward pass, with log-probs in chunks and from whole logits.
 
-Each variant runs in a process of its own, whose peak resident memory is read; what the process had before the step is subtracted.
+Each variant runs in a process of its own, whose peak resident memory is read, less what the process had before the step.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from agentrl.config.run import ModelSettings
 from agentrl.trainer.megatron import model as trained_model
-from agentrl.trainer.megatron.microbatch import MicroBatch, Row, plan
+from agentrl.trainer.megatron.microbatch import MicroBatch, Row, Shard, plan
 from agentrl.trainer.megatron.model import OptimizerSettings, TrainedModel
 from benchmarks.store.report import Row as Line
 from benchmarks.store.report import Sample, at_most, interleaved, table, timed
@@ -19,8 +19,8 @@ VOCABULARY = 494
 """Of the default run."""
 BATCH, ROUNDS = 64, 7
 MAX_TOKENS = 4096
-LENGTHS = (88, 97, 104, 109, 113, 118, 124, 131, 137, 142, 148, 153, 157, 163, 171, 184)
-"""Sixteenths of the lengths of a run's trajectories with several turns, in tokens."""
+LENGTHS = (26, 37, 51, 72, 86, 100, 107, 112, 115, 121, 127, 130, 136, 142, 151, 160)
+"""Sixteenths of the lengths of a code_agent run's trajectories, in tokens; two fifths of them were actions."""
 
 
 def default_config() -> dict[str, Any]:
@@ -45,12 +45,12 @@ def default_config() -> dict[str, Any]:
 
 
 def rows(n: int, vocabulary: int = VOCABULARY) -> list[Row]:
-    """Trajectories of the benchmark's lengths, a third of each observation."""
+    """Trajectories of the benchmark's lengths, three fifths of each observation."""
     generator = torch.Generator().manual_seed(0)
     made = []
     for number in range(n):
         length = LENGTHS[number % len(LENGTHS)]
-        positions = torch.arange(length // 3, length)
+        positions = torch.arange(length * 3 // 5, length)
         scale = torch.randn(len(positions), generator=generator)
         made.append(Row(torch.randint(0, vocabulary, (length,), generator=generator), positions, {"scale": scale}))
     return made
@@ -131,15 +131,21 @@ def _plain_step(reference: Any, batch: Sequence[Row], positions: float) -> Calla
 
 def _padded(work: Callable[[], Sample]) -> Sample:
     """The same step with every row padded to the longest of its micro-batch, as filler that is computed and thrown away."""
-    packed = trained_model.collate
-    trained_model.collate = _collate_padded
+    packed = trained_model.collate, trained_model.plan
+    trained_model.collate, trained_model.plan = _collate_padded, _plan_padded
     try:
         return work()
     finally:
-        trained_model.collate = packed
+        trained_model.collate, trained_model.plan = packed
 
 
-def _collate_padded(batch: Sequence[Row], indices: Sequence[int], device: torch.device, shard: Any) -> MicroBatch:
+def _plan_padded(batch: Sequence[Row], **limits: Any) -> list[tuple[int, ...]]:
+    return plan(batch, **{**limits, "padded": True})
+
+
+def _collate_padded(
+    batch: Sequence[Row], indices: Sequence[int], device: torch.device, shard: Shard | None = None
+) -> MicroBatch:
     from dataclasses import replace
 
     from agentrl.trainer.megatron.microbatch import collate

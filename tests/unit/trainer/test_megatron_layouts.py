@@ -23,10 +23,14 @@ CASES = {
     "critic_tensor": case("qwen2", role="critic", tensor=2),
 }
 
+SAVED = ("distributed_optimizer", "tensor_with_sequence_parallel", "tied_pipeline", "critic_tensor")
+
 
 @pytest.fixture(scope="module")
-def compared() -> Mapping[str, Comparison]:
-    return dict(zip(CASES, compare(list(CASES.values()), 2), strict=True))
+def compared(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Comparison]:
+    folder = tmp_path_factory.mktemp("checkpoints")
+    cases = [{**one, "checkpoint": str(folder / name)} if name in SAVED else one for name, one in CASES.items()]
+    return dict(zip(CASES, compare(cases, 2), strict=True))
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -35,6 +39,13 @@ def test_every_rank_joins__two_processes_equal_one(compared: Mapping[str, Compar
     found = compared[name]
     assert found.agrees, dict(found.worst)
     assert found.worst["weights"] is not None
+
+
+@pytest.mark.parametrize("name", SAVED)
+def test_any_layout__a_checkpoint_of_two_processes_goes_on_in_one(compared: Mapping[str, Comparison], name: str) -> None:
+    resumed = compared[name].resumed
+    assert resumed is not None
+    assert resumed[1] == pytest.approx(resumed[0], abs=2e-4)
 
 
 def test_difference__sees_what_differs() -> None:

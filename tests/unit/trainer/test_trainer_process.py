@@ -17,7 +17,9 @@ from agentrl.monitor.log import ProcessLog
 from agentrl.store.contract import RunRow, RunSpec
 from agentrl.store.memory import MemoryStore
 from agentrl.trainer import main as trainer
+from agentrl.trainer.checkpointing import start_saving
 from agentrl.trainer.console import Console
+from agentrl.trainer.loop import TrainerLoop
 from agentrl.types import (
     EpisodeEnd,
     FinishReason,
@@ -126,3 +128,18 @@ def test_failure_releases(case: Case, inside: bool, monkeypatch: pytest.MonkeyPa
     case.start()
     places = case.store.conservation(case.run.id).places
     assert (places[Place.DROPPED], places[Place.READY]) == ((1, 0) if inside else (0, 1))
+
+
+def test_checkpoint_file_by_step__paths_differ_and_no_file_is_overwritten(case: Case) -> None:
+    folders: list[Path] = []
+    for fence in (11, 12):
+        loop: Any = SimpleNamespace(
+            folder=case.folder, start=SimpleNamespace(branch=1, fence=fence), version=SimpleNamespace(version=0),
+            team=SimpleNamespace(start_saving=lambda folder, progress: folders.append(folder)),
+            kl_coefficient=None, _step=1, _updates=1, _commit_checkpoint=lambda: None,
+        )  # fmt: skip
+        TrainerLoop._checkpoint(loop)
+    assert len(set(folders)) == 2
+    folders[0].mkdir(parents=True)
+    with pytest.raises(FileExistsError, match="never overwritten"):
+        start_saving(folders[0], {}, {})
