@@ -70,6 +70,7 @@ class TrainerLoop:
 
     def __post_init__(self) -> None:
         self._step, self._updates = self.start.step, self.start.updates
+        self._checkpointed = self._step or -1
         self._interval = self.config.trainer.checkpoint_every or 1
 
     def train(self) -> bool:
@@ -161,6 +162,8 @@ class TrainerLoop:
 
     def _after_step(self, claim: Claim, metrics: dict[str, Any]) -> None:
         trainer, evaluation = self.config.trainer, self.config.evaluation
+        if self._saving is not None and self._saving[0].written:
+            self._commit_checkpoint()
         if self._step - max(self._checkpointed, 0) >= self._interval or self._step == trainer.steps:
             self._checkpoint()
         final = self._step == trainer.steps

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import Tensor
@@ -131,12 +132,11 @@ def _plain_step(reference: Any, batch: Sequence[Row], positions: float) -> Calla
 
 def _padded(work: Callable[[], Sample]) -> Sample:
     """The same step with every row padded to the longest of its micro-batch, as filler that is computed and thrown away."""
-    packed = trained_model.collate, trained_model.plan
-    trained_model.collate, trained_model.plan = _collate_padded, _plan_padded
-    try:
+    with (
+        mock.patch.object(trained_model, "collate", _collate_padded),
+        mock.patch.object(trained_model, "plan", _plan_padded),
+    ):
         return work()
-    finally:
-        trained_model.collate, trained_model.plan = packed
 
 
 def _plan_padded(batch: Sequence[Row], **limits: Any) -> list[tuple[int, ...]]:
