@@ -37,9 +37,8 @@ def check(
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # announcements of kernels that a CPU does not have
             from agentrl.replay.stored_run import StoredRun
-            from agentrl.trainer.gate import TOLERANCE
 
-        stored = StoredRun(reader, found, tolerance=TOLERANCE if tolerance is None else tolerance)
+        stored = StoredRun(reader, found, tolerance=tolerance)
         stored.check_all(limit)
     _print(found.spec.name, stored)
 

@@ -5,20 +5,44 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import TYPE_CHECKING
 
 import typer
 
 from agentrl.launch.processes import die_with_parent
 
+if TYPE_CHECKING:
+    from agentrl.store.contract import RunRow
+
 
 def trainer(run: str = typer.Option(..., "--run", help="Run name.")) -> None:
-    """Train one run until its target; resumes from the newest checkpoint."""
+    """Train one run until its target; resumes from the newest checkpoint.
+
+    Starts as many ranks on this machine as trainer.layout asks for. Under torchrun it is one of them.
+    """
     _follow_parent()
+    if int(os.environ.get("RANK", "0")) > 0:
+        from agentrl.trainer.main import follow
+
+        sys.exit(follow())
     from agentrl.cli.session import require_run, store_session
-    from agentrl.trainer.main import run_trainer
 
     with store_session() as session:
-        sys.exit(run_trainer(session.store, require_run(session.store, run)))
+        row = require_run(session.store, run)
+        if "RANK" not in os.environ and (ranks := _ranks_of(row)) > 1:
+            from agentrl.launch.ranks import run_ranks
+
+            # The session stays open: a private server lasts as long as the ranks need it.
+            sys.exit(run_ranks([sys.executable, "-m", "agentrl.cli.main", "trainer", "--run", run], ranks))
+        from agentrl.trainer.main import run_trainer
+
+        sys.exit(run_trainer(session.store, row))
+
+
+def _ranks_of(row: RunRow) -> int:
+    from agentrl.config.stored import from_row
+
+    return from_row(row.spec.config)[0].trainer.layout.ranks
 
 
 def rollout(

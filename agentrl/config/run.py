@@ -7,6 +7,7 @@ from typing import Any, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from agentrl.config.algorithm import AlgorithmConfig, Section
+from agentrl.config.layout import LayoutSettings, ModelSizes
 from agentrl.config.nearest import nearest
 from agentrl.staleness import lag_bound
 from agentrl.types import ToolFormat
@@ -20,6 +21,8 @@ class ModelSettings(Section):
 
     path: str | None = None
     """A Hugging Face model directory (config, tokenizer with chat template, safetensors). None: a small model is built."""
+    critic_path: str | None = None
+    """A directory with the critic's first weights, with or without a value head. None: the policy's weights, a head of 0."""
     hidden: int = Field(96, ge=8, le=MOST)
     layers: int = Field(2, ge=1, le=MOST)
     heads: int = Field(4, ge=1, le=MOST)
@@ -45,6 +48,11 @@ class ModelSettings(Section):
     def chosen_tool_format(self) -> ToolFormat | None:
         """None: as the chat template writes calls."""
         return None if self.tool_format == "auto" else ToolFormat(self.tool_format)
+
+    @property
+    def sizes(self) -> ModelSizes:
+        """What a layout must divide in the model that is built."""
+        return ModelSizes(self.layers, self.heads, self.kv_heads, self.ffn)
 
 
 class WarmStart(Section):
@@ -129,15 +137,16 @@ class TrainerSettings(Section):
     weight_decay: float = Field(0.0, ge=0)
     clip_grad: float = Field(1.0, gt=0)
     micro_batch_tokens: int = Field(4096, ge=1, le=MOST)
-    """Padded tokens of one forward pass."""
+    """Tokens of one forward pass on one rank; a longer trajectory is one of its own."""
+    layout: LayoutSettings = LayoutSettings()
     long_tokens: int | None = Field(None, ge=1, le=MOST)
     """Tokens from which a trajectory counts as long; with long_share, or None: no places are reserved."""
     long_share: float | None = Field(None, gt=0, lt=1)
     """Share of each batch reserved for long trajectories, which finish later and would be seen too rarely."""
     long_wait_s: float = Field(30.0, ge=0, le=86_400)
     """Longest wait for long trajectories before short ones take their places."""
-    checkpoint_every: int = Field(20, ge=1, le=MOST)
-    """Steps between checkpoints."""
+    checkpoint_every: int | None = Field(None, ge=1, le=MOST)
+    """Steps between checkpoints; None: chosen after the first one, so that saving takes less than 5 % of the run."""
     lease_s: float = Field(60.0, gt=0, le=86_400)
 
 
@@ -200,4 +209,7 @@ class RunConfig(Section):
                 f"model.hidden ({self.model.hidden}) must be a multiple of model.heads ({self.model.heads}), "
                 f"and model.heads a multiple of model.kv_heads ({self.model.kv_heads})"
             )
+        misfits = self.trainer.layout.misfits(self.model.sizes) if self.model.path is None else []
+        if misfits:
+            raise ValueError("; ".join(misfits))
         return self

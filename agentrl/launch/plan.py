@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from agentrl.config.algorithm import SENSIBLE_GROUPS
+from agentrl.config.layout import LayoutSettings, ModelSizes
 from agentrl.config.load import Resolved
 from agentrl.config.options import unread_options
 from agentrl.config.presets import PRESETS
@@ -72,6 +73,7 @@ def make_plan(resolved: Resolved, name: str | None, store: TrajectoryStore, stor
         raise UsageError(f"A run named '{name}' exists already. Continue it with: agentrl train --resume {name}")
     model = _model_line(config, environment)
     chat = chat_lines(config, environment)
+    _check_critic(config)
     reason = _sandbox(config, environment)
     lines = {
         "run": f"{name} (seed {config.seed}), files in {folder}",
@@ -85,7 +87,7 @@ def make_plan(resolved: Resolved, name: str | None, store: TrajectoryStore, stor
         "algorithm": _algorithm_line(resolved),
         "staleness": _staleness_line(config),
         "trainer": _trainer_line(config),
-        "checkpoints": f"every {config.trainer.checkpoint_every} steps: a crash repeats at most that many",
+        "checkpoints": _checkpoint_line(config),
         "machine": f"{os.cpu_count()} cores, Python {platform.python_version()}",
     }
     if not config.rollout.workers:
@@ -128,7 +130,10 @@ def _model_line(config: RunConfig, environment: Environment) -> str:
         )
     from agentrl.model.model_dir import open_model_dir
 
-    open_model_dir(Path(config.model.path))
+    opened = open_model_dir(Path(config.model.path)).config
+    sizes = ModelSizes(opened.n_layers, opened.n_heads, opened.n_kv_heads, opened.intermediate_size)
+    if misfits := config.trainer.layout.misfits(sizes):
+        raise UsageError("; ".join(misfits))
     return f"{config.model.path}, no warm start"
 
 
@@ -158,6 +163,19 @@ def chat_lines(config: RunConfig, environment: Environment) -> dict[str, str]:
     if chat.writes_the_date:
         history += "; the template writes today's date, so prompts differ from day to day"
     return {"tool calls": f"{chat.tool_format.value}: {chat.tool_format_reason}", "history": history}
+
+
+def _check_critic(config: RunConfig) -> None:
+    path = config.model.critic_path
+    if path is None:
+        return
+    if config.algorithm.critic is None:
+        raise UsageError(f"model.critic_path {path}: preset {config.preset} has no critic; leave it out")
+    from agentrl.model.model_dir import weight_files
+
+    if not Path(path).is_dir():
+        raise UsageError(f"model.critic_path {path}: no such directory; leave it out to start from the policy's weights")
+    weight_files(Path(path))
 
 
 def _sandbox(config: RunConfig, environment: Environment) -> str:
@@ -224,9 +242,20 @@ def _staleness_line(config: RunConfig) -> str:
 def _trainer_line(config: RunConfig) -> str:
     t = config.trainer
     rates = f"learning rate {t.learning_rate:g} to {t.learning_rate * t.final_learning_rate:g}"
-    return f"megatron-core on {_device()}, {t.steps} steps of {t.batch} trajectories, {rates}"
+    return f"megatron-core on {_device()}, {_layout(t.layout)}, {t.steps} steps of {t.batch} trajectories, {rates}"
+
+
+def _layout(layout: LayoutSettings) -> str:
+    return f"{layout.ranks} processes ({layout})" if layout.ranks > 1 else str(layout)
+
+
+def _checkpoint_line(config: RunConfig) -> str:
+    every = config.trainer.checkpoint_every
+    if every is None:
+        return "as often as keeps saving under 5 % of the run, written while training goes on; the first one is timed"
+    return f"every {every} steps: a crash repeats at most that many"
 
 
 def _device() -> str:
     # Not by torch: importing it takes longer than everything else that the plan does.
-    return "GPU (NCCL)" if Path("/dev/nvidiactl").exists() else "CPU (gloo), one process"
+    return "GPU (NCCL)" if Path("/dev/nvidiactl").exists() else "CPU (gloo)"

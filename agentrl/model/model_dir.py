@@ -37,7 +37,7 @@ def open_model_dir(path: Path) -> ModelDir:
         raise UsageError(f"{path}: no such model directory")
     config = ModelConfig.read(path)
     _require_tokenizer(path)
-    files = _weight_files(path)
+    files = weight_files(path)
     try:
         shapes: Shapes = {name: shape for file in files for name, (_, shape) in read_shapes(file).items()}
         require_shapes(_without_tied_head(shapes, config), config.tensor_shapes(), str(path))
@@ -67,7 +67,8 @@ def _require_tokenizer(path: Path) -> None:
         raise UsageError(f"{path}: the tokenizer has no chat template; add chat_template to tokenizer_config.json")
 
 
-def _weight_files(path: Path) -> tuple[Path, ...]:
+def weight_files(path: Path) -> tuple[Path, ...]:
+    """The safetensors files of a directory, one or the parts that its index names. `UsageError` when one is missing."""
     if (path / WEIGHTS).is_file():
         return (path / WEIGHTS,)
     if not (path / INDEX).is_file():

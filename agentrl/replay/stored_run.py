@@ -29,14 +29,16 @@ PAGE = 256
 class StoredRun:
     """``check`` holds what was found so far, ``rescorer`` what was scored; ``chat`` writes what the run's rollout wrote."""
 
-    def __init__(self, store: Reader | PostgresStore, run: RunRow, *, tolerance: float = TOLERANCE) -> None:
+    def __init__(self, store: Reader | PostgresStore, run: RunRow, *, tolerance: float | None = None) -> None:
+        """``tolerance``: largest difference of a log-prob; None: what the trainer's precision allows."""
         config, folder = from_row(run.spec.config)
         self._store = store
         self._run = run
         model = open_model_dir(Path(config.model.path) if config.model.path else folder / "model")
         settings = config.model
         self.chat = ChatFormat(model.path, tool_format=settings.chosen_tool_format, follow=settings.history == "template")
-        self.rescorer = Rescorer(model, lambda version: store.version(run.id, version), tolerance=tolerance)
+        allowed = TOLERANCE[config.trainer.layout.precision] if tolerance is None else tolerance
+        self.rescorer = Rescorer(model, lambda version: store.version(run.id, version), tolerance=allowed)
         self.check = ReplayCheck(
             self.chat,
             load(config.environment),

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal, Protocol
 
 import torch
 
@@ -17,14 +18,22 @@ from agentrl.errors import TokenDrift
 from agentrl.store.contract import ClaimedItem
 from agentrl.trainer.batch import Batch, BatchTrajectory
 from agentrl.trainer.megatron.microbatch import Row
-from agentrl.trainer.megatron.model import TrainedModel
+from agentrl.trainer.megatron.model import Outputs
 from agentrl.types import Segment, StoredTrajectory
 
-TOLERANCE = 1e-4
-"""Largest difference of a log-prob between engine and trainer, both in fp32."""
+TOLERANCE = {"fp32": 1e-4, "bf16": 1.0}
+"""Largest difference of a log-prob between engine and trainer, by the trainer's precision. bf16 can only find gross lies."""
 
 
-def check_batch(items: Sequence[ClaimedItem], batch: Batch, policy: TrainedModel) -> float | None:
+class Forward(Protocol):
+    """Whoever computes log-probs with the policy's weights."""
+
+    def forward(self, rows: Sequence[Row]) -> Sequence[Outputs]: ...
+
+
+def check_batch(
+    items: Sequence[ClaimedItem], batch: Batch, policy: Forward, precision: Literal["fp32", "bf16"] = "fp32"
+) -> float | None:
     """Largest log-prob difference over the items of lag 0; None when the batch has none, so that nothing could be compared.
 
     `TokenDrift` names trajectory, turn and token of the first lie.
@@ -35,7 +44,7 @@ def check_batch(items: Sequence[ClaimedItem], batch: Batch, policy: TrainedModel
         check_tokens(by_id[trajectory.id], trajectory)
         check_rewards(by_id[trajectory.id], trajectory)
     compared = [trajectory for trajectory in batch.trajectories if trajectory.id in fresh]
-    return check_logprobs(compared, policy).largest if compared else None
+    return check_logprobs(compared, policy, tolerance=TOLERANCE[precision]).largest if compared else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,10 +89,10 @@ def check_rewards(stored: StoredTrajectory, trajectory: BatchTrajectory) -> None
 
 def check_logprobs(
     trajectories: Sequence[BatchTrajectory],
-    policy: TrainedModel,
+    policy: Forward,
     *,
     version: int | None = None,
-    tolerance: float = TOLERANCE,
+    tolerance: float = TOLERANCE["fp32"],
 ) -> Compared:
     """Recompute log-probs with ``policy`` and compare them with the recorded ones, of tokens of ``version`` alone if given."""
     rows = [

@@ -29,16 +29,14 @@ from agentrl.monitor.log import ProcessLog
 from agentrl.store.contract import Change, Claim, ClaimedItem, RunRow, StepCommit, TrainerStart, TrajectoryStore
 from agentrl.trainer.baselines import uniform_group_ids
 from agentrl.trainer.batch import Batch, build_batch
-from agentrl.trainer.checkpointing import write_checkpoint
+from agentrl.trainer.checkpointing import Saving, affordable_interval
 from agentrl.trainer.console import Console
 from agentrl.trainer.credit import left_out
 from agentrl.trainer.gate import check_batch
-from agentrl.trainer.gradients import GradientMemory
 from agentrl.trainer.lags import TokenLags
-from agentrl.trainer.megatron.model import TrainedModel
 from agentrl.trainer.publish import Publisher
-from agentrl.trainer.reference import Reference
-from agentrl.trainer.update import Companions, UpdateResult, train_on
+from agentrl.trainer.team import Team
+from agentrl.trainer.update import UpdateResult
 from agentrl.types import DropReason, PolicyVersion, StoredTrajectory
 
 STOP_SEEN_S = 0.2
@@ -54,18 +52,20 @@ class TrainerLoop:
     folder: Path
     start: TrainerStart
     version: PolicyVersion
-    policy: TrainedModel
-    critic: TrainedModel | None
+    team: Team
     publisher: Publisher
     log: ProcessLog
     console: Console
     stop: Event
-    reference: Reference | None = None
     in_update: bool = False
     """Between the renewal before the update and its commit: whoever fails here must not release its leases."""
     _step: int = 0
     _updates: int = 0
     _checkpointed: int = -1
+    _saving: tuple[Saving, int, int, int] | None = None
+    _interval: int = 1
+    _wall_s: float = 0.0
+    _steps_here: int = 0
     _examined: int = 0
     _admissible: int = 0
     _gate_passed: bool = False
@@ -74,10 +74,9 @@ class TrainerLoop:
 
     def __post_init__(self) -> None:
         self._step, self._updates = self.start.step, self.start.updates
-        self._max_context = int(self.policy.hf["max_position_embeddings"])
         self._lags = TokenLags(lambda version: self.store.version(self.run.id, version))
-        memory = GradientMemory() if self.config.algorithm.gradient_cosine else None
-        self._companions = Companions(self.reference, memory)
+        self._checkpointed = self._step or -1
+        self._interval = self.config.trainer.checkpoint_every or 1
 
     def train(self) -> bool:
         """True when the target step was reached, False after a stop. A checkpoint is saved either way."""
@@ -92,12 +91,15 @@ class TrainerLoop:
             subscription.close()
         if self._step != self._checkpointed and self._step > 0:
             self._checkpoint()
+        self._commit_checkpoint()
         return self._step >= self.config.trainer.steps
 
     def _claim(self) -> tuple[Claim | None, float]:
         began = time.monotonic()
         trainer = self.config.trainer
         while not self.stop.is_set():
+            if self._saving is not None and self._saving[0].written:
+                self._commit_checkpoint()
             claim = self.store.claim(
                 self.run.id, self.start.fence, n_min=trainer.batch, n_max=trainer.batch, lease_s=trainer.lease_s
             )
@@ -129,24 +131,17 @@ class TrainerLoop:
     def _train_on(self, claim: Claim, waited: float) -> None:
         began = time.monotonic()
         algorithm, trainer = self.config.algorithm, self.config.trainer
-        batch, consumed, dropped = _sort_items(claim.items, self._max_context, algorithm)
+        batch, consumed, dropped = _sort_items(claim.items, self.team.max_context, algorithm)
         if not self._gate_passed:
-            gap = check_batch(claim.items, batch, self.policy)
+            gap = check_batch(claim.items, batch, self.team, trainer.layout.precision)
             self._gate_passed = gap is not None
             if gap is not None:
                 self.console.say(f"gate passed: tokens replayed, log-probs equal the engine's (largest difference {gap:.1e})")
         leases = [(item.item, item.token) for item in claim.items]
         self.store.renew_leases(self.run.id, self.start.fence, leases, trainer.lease_s)
         self.in_update = True
-        result = train_on(
-            batch,
-            self.policy,
-            self.critic,
-            algorithm,
-            policy_lr=self._learning_rate(),
-            update_policy=algorithm.updates_policy(self._step),
-            token_lags=self._token_lags(claim, batch),
-            companions=self._companions,
+        result = self.team.train(
+            batch, algorithm, self._learning_rate(), algorithm.updates_policy(self._step), self._token_lags(claim, batch)
         )
         trained_s = time.monotonic() - began
         metrics = self._metrics(claim, dropped, result, waited, trained_s)
@@ -168,7 +163,7 @@ class TrainerLoop:
         self.in_update = False
         self._step, self._updates = committed.step, committed.updates
         if result.policy_updated:
-            self.version = self.publisher.publish(self.policy.export(), parent=self.version.version, updates=self._updates)
+            self.version = self.publisher.publish(self.team.weights(), parent=self.version.version, updates=self._updates)
         self._after_step(claim, metrics)
 
     def _token_lags(self, claim: Claim, batch: Batch) -> list[Tensor]:
@@ -181,7 +176,9 @@ class TrainerLoop:
 
     def _after_step(self, claim: Claim, metrics: dict[str, Any]) -> None:
         trainer, evaluation = self.config.trainer, self.config.evaluation
-        if self._step % trainer.checkpoint_every == 0 or self._step == trainer.steps:
+        if self._saving is not None and self._saving[0].written:
+            self._commit_checkpoint()
+        if self._step - max(self._checkpointed, 0) >= self._interval or self._step == trainer.steps:
             self._checkpoint()
         final = self._step == trainer.steps
         if final or (evaluation.every and self._step % evaluation.every == 0):
@@ -200,25 +197,35 @@ class TrainerLoop:
         self.store.request_evaluation(self.run.id, version=self.version.version, step=self._step, split=split, n=n)
 
     def _checkpoint(self) -> None:
+        """Copy everything and have it written while training goes on; the row follows when all files are there."""
+        self._commit_checkpoint()
         folder = self.folder / "checkpoints" / f"b{self.start.branch}-f{self.start.fence}-s{self._step}"
-        state = {
-            "step": self._step,
-            "updates": self._updates,
-            "policy": self.policy.state_dict(),
-            "critic": self.critic.state_dict() if self.critic else None,
-            "kl_coefficient": self.reference.coefficient if self.reference else None,
-        }
-        uri, checksum = write_checkpoint(folder, state)
-        self.store.add_checkpoint(
-            self.run.id,
-            self.start.fence,
-            step=self._step,
-            updates=self._updates,
-            version=self.version.version,
-            uri=uri,
-            checksum=checksum,
-        )
+        progress = {"step": self._step, "updates": self._updates, "kl_coefficient": self.team.kl_coefficient}
+        saving = self.team.start_saving(folder, progress)
+        self._saving = (saving, self._step, self._updates, self.version.version)
         self._checkpointed = self._step
+
+    def _commit_checkpoint(self) -> None:
+        if self._saving is None:
+            return
+        saving, step, updates, version = self._saving
+        uri, checksum = self.team.finish_saving()
+        self._saving = None
+        self.store.add_checkpoint(
+            self.run.id, self.start.fence, step=step, updates=updates, version=version, uri=uri, checksum=checksum
+        )
+        self._choose_interval(saving.seconds)
+
+    def _choose_interval(self, saving_s: float) -> None:
+        if self.config.trainer.checkpoint_every is not None or not self._steps_here:
+            return
+        step_s = self._wall_s / self._steps_here
+        first, self._interval = self._interval == 1, affordable_interval(saving_s, step_s)
+        if first:
+            self.console.say(
+                f"checkpoints every {self._interval} steps: saving one keeps the trainer {saving_s:.2f} s, a step takes "
+                f"{step_s:.2f} s, so it costs {saving_s / (saving_s + self._interval * step_s):.1%} of the run"
+            )
 
     def _learning_rate(self) -> float:
         """Linear from learning_rate to final_learning_rate times it, over the run's steps."""
@@ -236,6 +243,7 @@ class TrainerLoop:
     ) -> dict[str, Any]:
         now = time.monotonic()
         wall, self._ended = now - self._ended, now
+        self._wall_s, self._steps_here = self._wall_s + wall, self._steps_here + 1
         trajectories = [t for item in claim.items for t in item.trajectories]
         rewards = [t.reward.value for t in trajectories if t.reward]
         successes = [t.reward.success for t in trajectories if t.reward and t.reward.success is not None]

@@ -13,11 +13,10 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import Any
 from uuid import uuid4
 
 import torch
@@ -26,16 +25,16 @@ from agentrl.config.run import RunConfig
 from agentrl.config.stored import from_row
 from agentrl.environment.registry import load
 from agentrl.errors import Fenced, RunFailed, UnknownOutcome
-from agentrl.model.model_dir import open_model_dir
 from agentrl.monitor.log import ProcessLog
 from agentrl.store.contract import Checkpoint, RunRow, TrainerStart, TrajectoryStore
 from agentrl.store.patience import outlasting
-from agentrl.trainer.checkpointing import read_checkpoint, verify_checkpoint
+from agentrl.trainer.checkpointing import verify_checkpoint
 from agentrl.trainer.console import Console
 from agentrl.trainer.loop import TrainerLoop
-from agentrl.trainer.megatron.model import OptimizerSettings, TrainedModel
+from agentrl.trainer.megatron.build import alone, join_world
+from agentrl.trainer.models import build_companions, build_models
 from agentrl.trainer.publish import Publisher
-from agentrl.trainer.reference import Reference
+from agentrl.trainer.team import Channel, Team, dismissed
 from agentrl.trainer.warm_start import WarmStartStopped, warm_started_model
 
 EXIT_DONE, EXIT_STOPPED, EXIT_FENCED, EXIT_FAILED = 0, 130, 4, 5
@@ -71,22 +70,56 @@ def run_trainer(store: TrajectoryStore, run: RunRow) -> int:
 
 
 def _train(store: TrajectoryStore, run: RunRow, config: RunConfig, folder: Path, log: ProcessLog, stop: threading.Event) -> int:
-    torch.set_num_threads(1 if not torch.cuda.is_available() else torch.get_num_threads())
-    torch.manual_seed(config.seed)
+    _prepare(config)
     console = Console(config.trainer.steps)
-    model_dir = _model_dir(config, folder, console, log, stop)
+    with alone():
+        model_dir = _model_dir(config, folder, console, log, stop)
     log.cpu("model ready", folder=str(model_dir))
     start, checkpoint = _start(store, run, config.trainer.lease_s, console, stop)
     with _renewed(store, run.id, start.fence, config.trainer.lease_s, stop):
         loop = None
         try:
-            loop = _build_loop(store, run, config, folder, log, console, stop, start, model_dir, checkpoint)
-            return EXIT_DONE if loop.train() else EXIT_STOPPED
+            with dismissed(_gather_team(config, model_dir, checkpoint)) as team:
+                loop = _build_loop(store, run, config, folder, log, console, stop, start, team, checkpoint)
+                return EXIT_DONE if loop.train() else EXIT_STOPPED
         finally:
             log.cpu("trainer ends")
             # A batch that makes the update fail is charged when its lease lapses; a release would hand it out for ever.
             if loop is None or not loop.in_update:
                 store.release_trainer(run.id, start.fence)
+
+
+def follow() -> int:
+    """What every rank but the first does: hear which models to build, then do as told. The exit code."""
+    join_world()
+    channel = Channel()
+    if (told := channel.hear()) is not None:
+        config, model_dir, uri = told
+        _prepare(config)
+        _team(config, model_dir, uri, channel).follow()
+    return EXIT_DONE
+
+
+def _prepare(config: RunConfig) -> None:
+    torch.set_num_threads(1 if not torch.cuda.is_available() else torch.get_num_threads())
+    torch.manual_seed(config.seed)
+
+
+def _gather_team(config: RunConfig, model_dir: Path, checkpoint: Checkpoint | None) -> Team:
+    join_world()
+    channel = Channel()
+    uri = checkpoint.uri if checkpoint else None
+    channel.tell((config, model_dir, uri))
+    return _team(config, model_dir, uri, channel)
+
+
+def _team(config: RunConfig, model_dir: Path, checkpoint_uri: str | None, channel: Channel) -> Team:
+    """The models on this rank, at the checkpoint if there is one. All ranks call it together."""
+    policy, critic = build_models(config, model_dir)
+    team = Team(policy, critic, channel, build_companions(config, model_dir))
+    if checkpoint_uri is not None:
+        team.load_here(checkpoint_uri)
+    return team
 
 
 def _start(
@@ -122,16 +155,12 @@ def _build_loop(
     console: Console,
     stop: threading.Event,
     start: TrainerStart,
-    model_dir: Path,
+    team: Team,
     checkpoint: Checkpoint | None,
 ) -> TrainerLoop:
-    policy, critic = build_models(config, model_dir)
-    reference = build_reference(config, model_dir)
     publisher = Publisher(store, run.id, start, folder / "weights")
-    if checkpoint is not None:
-        restore(read_checkpoint(checkpoint), policy, critic, reference)
     first = start.version is None
-    version = start.version or publisher.publish(policy.export(), parent=None, updates=0)
+    version = start.version or publisher.publish(team.weights(), parent=None, updates=0)
     log.gauge(step=start.step, policy_version=version.version)
     log.info("trainer starts", fence=start.fence, branch=start.branch, returned=start.returned, dropped=start.dropped)
     if not first:
@@ -139,52 +168,10 @@ def _build_loop(
             f"resumed at step {start.step} (version {version.version}): "
             f"{start.returned} items back to ready, {start.dropped} dropped"
         )
-    loop = TrainerLoop(store, run, config, folder, start, version, policy, critic, publisher, log, console, stop, reference)
+    loop = TrainerLoop(store, run, config, folder, start, version, team, publisher, log, console, stop)
     if first and config.evaluation.episodes:
         loop.request_evaluation(config.evaluation.episodes)
     return loop
-
-
-def restore(state: Mapping[str, Any], policy: TrainedModel, critic: TrainedModel | None, reference: Reference | None) -> None:
-    """Weights, optimizers and the KL coefficient as a checkpoint holds them."""
-    policy.load_state_dict(state["policy"])
-    if critic is not None:
-        critic.load_state_dict(state["critic"])
-    if reference is not None and state.get("kl_coefficient") is not None:
-        reference.coefficient = state["kl_coefficient"]
-
-
-def build_models(config: RunConfig, model_dir: Path) -> tuple[TrainedModel, TrainedModel | None]:
-    """Policy and critic, both from the weights of ``model_dir``; the critic's head is new."""
-    trainer = config.trainer
-    model = open_model_dir(model_dir)
-    hf, weights = model.config.raw, dict(model.tensors())
-    settings = OptimizerSettings(beta2=trainer.beta2, weight_decay=trainer.weight_decay, clip_grad=trainer.clip_grad)
-    policy = TrainedModel(hf, "policy", weights.items(), settings, max_tokens=trainer.micro_batch_tokens)
-    critic_config = config.algorithm.critic
-    if critic_config is None:
-        return policy, None
-    settings = OptimizerSettings(beta2=trainer.beta2, clip_grad=critic_config.clip_grad)
-    critic = TrainedModel(
-        hf,
-        "critic",
-        weights.items(),
-        settings,
-        freeze_attention=critic_config.freeze_attention,
-        max_tokens=trainer.micro_batch_tokens,
-    )
-    return policy, critic
-
-
-def build_reference(config: RunConfig, model_dir: Path) -> Reference | None:
-    """The policy of ``model_dir`` once more, for the distance to it; None when no setting reads it."""
-    if not config.algorithm.needs_reference:
-        return None
-    model = open_model_dir(model_dir)
-    policy = TrainedModel(
-        model.config.raw, "policy", model.tensors(), OptimizerSettings(), max_tokens=config.trainer.micro_batch_tokens
-    )
-    return Reference(policy, config.algorithm.kl, config.algorithm.kl.coefficient)
 
 
 def _model_dir(config: RunConfig, folder: Path, console: Console, log: ProcessLog, stop: threading.Event) -> Path:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 from megatron.core.transformer.transformer_config import TransformerConfig
 
+from agentrl.config.layout import LayoutSettings, ModelSizes
 from agentrl.errors import UsageError
 
 SUPPORTED = ("llama", "qwen2", "qwen3")
@@ -35,13 +37,38 @@ def head_dim(hf: Mapping[str, Any]) -> int:
     return int(hf.get("head_dim") or hf["hidden_size"] // hf["num_attention_heads"])
 
 
-def transformer_config(hf: Mapping[str, Any], *, on_gpu: bool) -> TransformerConfig:
-    """megatron-core's config of a dense Llama, Qwen2 or Qwen3 given as the dict of its ``config.json``; fp32.
+def sizes(hf: Mapping[str, Any]) -> ModelSizes:
+    """What a layout must divide."""
+    heads = hf["num_attention_heads"]
+    return ModelSizes(hf["num_hidden_layers"], heads, hf.get("num_key_value_heads") or heads, hf["intermediate_size"])
 
-    Raises `UsageError` naming the field when the architecture has a part that the mapping does not carry.
+
+def transformer_config(hf: Mapping[str, Any], layout: LayoutSettings, *, on_gpu: bool) -> TransformerConfig:
+    """megatron-core's config of a dense Llama, Qwen2 or Qwen3 given as the dict of its ``config.json``.
+
+    Raises `UsageError` naming the field when the architecture has a part that the mapping does not carry, and both numbers when
+    the layout does not divide the model.
     """
     _refuse_unsupported(hf)
+    misfits = layout.misfits(sizes(hf))
+    if misfits:
+        raise UsageError("; ".join(misfits))
+    dtype = torch.bfloat16 if layout.precision == "bf16" else torch.float32
     return TransformerConfig(
+        tensor_model_parallel_size=layout.tensor,
+        pipeline_model_parallel_size=layout.pipeline,
+        context_parallel_size=layout.context,
+        sequence_parallel=layout.sequence_parallel,
+        bf16=layout.precision == "bf16",
+        params_dtype=dtype,
+        pipeline_dtype=dtype,
+        # Micro-batches have lengths of their own, which pipeline stages tell each other; megatron ties that to this dispatcher.
+        variable_seq_lengths=layout.pipeline > 1,
+        moe_token_dispatcher_type="alltoall" if layout.pipeline > 1 else "allgather",
+        batch_p2p_sync=on_gpu,
+        recompute_granularity="full" if layout.recompute else None,
+        recompute_method="uniform" if layout.recompute else None,
+        recompute_num_layers=1 if layout.recompute else None,
         num_layers=hf["num_hidden_layers"],
         hidden_size=hf["hidden_size"],
         ffn_hidden_size=hf["intermediate_size"],

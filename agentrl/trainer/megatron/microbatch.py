@@ -1,14 +1,18 @@
-"""Rows of tokens and how they are cut into padded micro-batches.
+"""Rows of tokens and how they are cut into micro-batches.
 
 A row asks for outputs at positions of its own choice; whatever belongs to a position is a column of that length. Micro-batches
 concatenate positions, so nothing downstream ever sees padding, and tokens behind the last position asked are not computed.
-The plan depends on the rows alone: every rank computes the same one.
+Rows are packed end to end without padding; only when the tokens of a row are shared between context-parallel ranks are they
+padded to one length. The plan depends on the rows alone: every rank computes the same one.
 """
 
 from __future__ import annotations
 
+import heapq
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -36,30 +40,55 @@ class Row:
         object.__setattr__(self, "length", int(self.positions[-1]) if len(self.positions) else 0)
 
 
+class Shard(NamedTuple):
+    """Which tokens of each row this rank computes: ``part`` of ``parts`` context-parallel ranks; ``multiple``: the sequence
+    parallel ranks that the local tokens are divided among once more."""
+
+    part: int = 0
+    parts: int = 1
+    multiple: int = 1
+
+    def places(self, width: int) -> Tensor:
+        """int64 [width / parts]: with ``parts`` ranks this one holds chunks ``part`` and ``2 parts - 1 - part``, so that causal
+        attention costs each the same. ``width`` must be a multiple of 2 ``parts``."""
+        if self.parts == 1:
+            return torch.arange(width)
+        chunks = torch.arange(width).chunk(2 * self.parts)
+        return torch.cat([chunks[self.part], chunks[2 * self.parts - 1 - self.part]])
+
+
 @dataclass(frozen=True, slots=True)
 class MicroBatch:
-    """Rows padded to one length, and their positions concatenated (N in all).
+    """Rows side by side, and their positions concatenated (N in all, of which this rank computes M).
 
-    ``token_ids`` int64 [b, s]; ``source`` int64 [N]: index into the flattened [s, b] hidden states; ``targets`` int64 [N]: the
-    token whose log-prob is asked (0 where there is none); ``temperature`` float32 [N]; ``rows``: indices of the rows;
-    ``columns``: [N] each.
+    ``token_ids`` int64 [b, s]; ``places`` int64 [s]: each token's place in its row; ``lengths``: of the packed rows in the one
+    line of ``token_ids``, None when rows are padded lines; ``source`` int64 [M]: index into the flattened [s, b] hidden states;
+    ``owned`` int64 [M]: which of the N positions they are; ``targets`` int64 [M]: the token whose log-prob is asked (0 where
+    there is none); ``temperature`` float32 [M], None when all are 1; ``rows``: indices of the rows; ``columns``: [N] each.
     """
 
     rows: tuple[int, ...]
     token_ids: Tensor
+    places: Tensor
+    lengths: tuple[int, ...] | None
     source: Tensor
+    owned: Tensor
     targets: Tensor
-    temperature: Tensor
+    temperature: Tensor | None
     columns: Mapping[str, Tensor]
+    n_positions: int
 
 
-def plan(rows: Sequence[Row], *, max_tokens: int, rank: int, ranks: int) -> list[tuple[int, ...]]:
+def plan(rows: Sequence[Row], *, max_tokens: int, rank: int, ranks: int, padded: bool = False) -> list[tuple[int, ...]]:
     """This rank's micro-batches as tuples of row indices; rows without positions are in none.
 
-    Rows sorted by length are dealt to the ranks in turn, then packed so that rows times longest row stays within ``max_tokens``
-    (a longer single row is a micro-batch of its own). A rank without rows gets one empty micro-batch: it still has to join.
+    No micro-batch has more than ``max_tokens`` tokens (a longer single row is a micro-batch of its own). Packed: as few as can
+    be, all ranks the same number, balanced by tokens. ``padded``: rows of similar length, and padding counts as tokens. A rank
+    without rows gets one empty micro-batch: it still has to join.
     """
     longest_first = sorted((i for i, row in enumerate(rows) if row.length), key=lambda i: (-rows[i].length, i))
+    if not padded:
+        return _balanced(rows, longest_first, max_tokens, ranks)[rank::ranks]
     batches: list[list[int]] = []
     for index in longest_first[rank::ranks]:
         if batches and rows[batches[-1][0]].length * (len(batches[-1]) + 1) <= max_tokens:
@@ -69,26 +98,79 @@ def plan(rows: Sequence[Row], *, max_tokens: int, rank: int, ranks: int) -> list
     return [tuple(batch) for batch in batches] or [()]
 
 
-def collate(rows: Sequence[Row], indices: Sequence[int], device: torch.device) -> MicroBatch:
-    """Pad and concatenate the rows named by ``indices``; without rows, one filler token and no positions."""
+def _balanced(rows: Sequence[Row], longest_first: Sequence[int], max_tokens: int, ranks: int) -> list[tuple[int, ...]]:
+    total = sum(rows[i].length for i in longest_first)
+    count = ranks * max(1, math.ceil(total / (ranks * max_tokens)))
+    while True:
+        loads = [(0, number) for number in range(count)]
+        bins: list[list[int]] = [[] for _ in range(count)]
+        fits = True
+        for index in longest_first:
+            load, number = heapq.heappop(loads)
+            fits = fits and (not bins[number] or load + rows[index].length <= max_tokens)
+            bins[number].append(index)
+            heapq.heappush(loads, (load + rows[index].length, number))
+        if fits:
+            return [tuple(batch) for batch in bins]
+        count += ranks
+
+
+def collate(rows: Sequence[Row], indices: Sequence[int], device: torch.device, shard: Shard | None = None) -> MicroBatch:
+    """Lay out the rows named by ``indices``; without rows, filler tokens and no positions."""
+    shard = shard or Shard()
     chosen = [rows[i] for i in indices]
-    width = max((row.length for row in chosen), default=1)
-    token_ids = torch.zeros(max(len(chosen), 1), width, dtype=torch.int64)
-    source, targets, temperature = [], [], []
-    for number, row in enumerate(chosen):
-        token_ids[number, : row.length] = row.tokens[: row.length]
-        source.append((row.positions - 1) * len(chosen) + number)
-        targets.append(_targets(row))
-        temperature.append(torch.full((len(row.positions),), row.temperature, dtype=torch.float32))
+    token_ids, places, lengths, source = (_padded if shard.parts > 1 else _packed)(chosen, shard)
+    owned = torch.arange(len(source)) if shard.parts == 1 else (source >= 0).nonzero().flatten()
+    targets = _join([_targets(row) for row in chosen], torch.int64)
+    scaled = any(row.temperature != 1 for row in chosen)
+    temperature = _join([torch.full((len(row.positions),), row.temperature) for row in chosen], torch.float32)
     names = chosen[0].columns if chosen else ()
     return MicroBatch(
         rows=tuple(indices),
         token_ids=token_ids.to(device),
-        source=_join(source, torch.int64).to(device),
-        targets=_join(targets, torch.int64).to(device),
-        temperature=_join(temperature, torch.float32).to(device),
+        places=places.to(device),
+        lengths=lengths,
+        source=source[owned].to(device),
+        owned=owned.to(device),
+        targets=targets[owned].to(device),
+        temperature=temperature[owned].to(device) if scaled else None,
         columns={name: _join([row.columns[name] for row in chosen], torch.float32).to(device) for name in names},
+        n_positions=len(targets),
     )
+
+
+_Laid = tuple[Tensor, Tensor, tuple[int, ...] | None, Tensor]
+
+
+def _packed(chosen: Sequence[Row], shard: Shard) -> _Laid:
+    total = sum(row.length for row in chosen)
+    filler = -total % shard.multiple if total else shard.multiple
+    starts, start = [], 0
+    for row in chosen:
+        starts.append(start)
+        start += row.length
+    lengths = [row.length for row in chosen] + ([filler] if filler else [])
+    tokens = [row.tokens[: row.length] for row in chosen] + [torch.zeros(filler, dtype=torch.int64)]
+    source = [row.positions - 1 + start for row, start in zip(chosen, starts, strict=True)]
+    places = torch.cat([torch.arange(length) for length in lengths])
+    return torch.cat(tokens).unsqueeze(0), places, tuple(lengths), _join(source, torch.int64)
+
+
+def _padded(chosen: Sequence[Row], shard: Shard) -> _Laid:
+    """``source`` is -1 where another rank has the position."""
+    step = math.lcm(2 * shard.parts, shard.parts * shard.multiple)
+    width = max(max((row.length for row in chosen), default=1) + step - 1, 1) // step * step
+    whole = torch.zeros(max(len(chosen), 1), width, dtype=torch.int64)
+    for line, row in enumerate(chosen):
+        whole[line, : row.length] = row.tokens[: row.length]
+    places = shard.places(width)
+    local = torch.full((width,), -1, dtype=torch.int64)
+    local[places] = torch.arange(len(places))
+    source = []
+    for line, row in enumerate(chosen):
+        at = local[row.positions - 1]
+        source.append(torch.where(at >= 0, at * len(chosen) + line, -1))
+    return whole[:, places], places, None, _join(source, torch.int64)
 
 
 def _targets(row: Row) -> Tensor:

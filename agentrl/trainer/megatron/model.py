@@ -1,7 +1,7 @@
 """A trained model: module, gradient buffers and optimizer, for the policy and for the critic alike.
 
 - **partition_invariance**: losses are sums divided by one denominator of the whole batch, gradients are summed over ranks; so
-  the result does not depend on how rows are spread over ranks and micro-batches.
+  the result does not depend on how rows, layers and matrices are spread over ranks and micro-batches.
 - **non_finite_stops**: a non-finite loss or gradient leaves weights and optimizer as they were and raises `NonFiniteStep`.
 - **every_rank_joins**: each rank is given the whole batch and picks its rows; one without rows takes part in all collectives.
 """
@@ -11,24 +11,29 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from megatron.core import parallel_state
 from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig, finalize_model_grads
 from megatron.core.models.gpt.gpt_model import GPTModel
 from megatron.core.optimizer import MegatronOptimizer, OptimizerConfig, get_megatron_optimizer
 from megatron.core.optimizer.clip_grads import clip_grad_by_total_norm_fp32
 from megatron.core.pipeline_parallel import get_forward_backward_func
+from megatron.core.transformer.module import Float16Module
 from torch import Tensor
 
-from agentrl.errors import RunFailed, UsageError
+from agentrl.config.layout import LayoutSettings
+from agentrl.errors import RunFailed
+from agentrl.trainer.megatron.attention import Packing
 from agentrl.trainer.megatron.build import Role, build_module
 from agentrl.trainer.megatron.cpu import megatron_device, training_device
 from agentrl.trainer.megatron.mapping import export_weights, load_weights
-from agentrl.trainer.megatron.microbatch import MicroBatch, Row, collate, plan
-from agentrl.trainer.megatron.readout import read_critic, read_policy
+from agentrl.trainer.megatron.microbatch import MicroBatch, Row, Shard, collate, plan
+from agentrl.trainer.megatron.moments import take_moments
+from agentrl.trainer.megatron.sharded_files import Writing, read, start_writing
+from agentrl.trainer.megatron.spread import sum_over_copies, whole_positions
 
 Outputs = Mapping[str, Tensor]
 LossFunction = Callable[[Outputs, Mapping[str, Tensor]], Tensor]
@@ -53,8 +58,6 @@ class OptimizerSettings:
     weight_decay: float = 0.0
     clip_grad: float = 1.0
     """Largest global gradient norm."""
-    distributed: bool = False
-    """Shard optimizer state over data-parallel ranks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +74,10 @@ class Step:
 
 
 class TrainedModel:
-    """See the module's docstring. ``max_tokens`` bounds the padded tokens of a micro-batch."""
+    """See the module's docstring.
+
+    ``max_tokens`` bounds the tokens that one rank has of a micro-batch; the ranks of ``layout`` make the model together.
+    """
 
     def __init__(
         self,
@@ -80,19 +86,20 @@ class TrainedModel:
         weights: Iterable[tuple[str, Tensor]],
         optimizer: OptimizerSettings,
         *,
+        layout: LayoutSettings | None = None,
         freeze_attention: bool = False,
         max_tokens: int = 4096,
     ) -> None:
         self.hf = dict(hf)
         self.role: Role = role
+        self.layout = layout or LayoutSettings()
         self.max_tokens = max_tokens
-        self.module = build_module(hf, role, freeze_attention=freeze_attention)
-        load_weights(self.module, weights)
-        self.module.output_layer.register_forward_pre_hook(self._select_positions)
-        self._read = read_policy if role == "policy" else read_critic
+        self.module = build_module(hf, role, self.layout, freeze_attention=freeze_attention)
+        load_weights(self.module, weights, vocabulary=hf["vocab_size"])
+        self._names = ("logprob", "entropy") if role == "policy" else ("value",)
         self._current: MicroBatch | None = None
         with megatron_device():
-            self._ddp, self._optimizer = _wrap(self.module, optimizer)
+            self._ddp, self._optimizer = _wrap(self.module, optimizer, self.layout)
 
     def forward(self, rows: Sequence[Row]) -> list[Outputs]:
         """Outputs [n] per row, float32 on the CPU: ``logprob`` and ``entropy`` of a policy, ``value`` of a critic."""
@@ -100,7 +107,7 @@ class TrainedModel:
 
         def read(output: Tensor, *, non_loss_data: bool) -> None:
             micro = self._micro()
-            collected.append((micro, self._read(output.squeeze(0), micro)))
+            collected.append((micro, self._outputs(output, micro)))
 
         with torch.no_grad():
             self._run(rows, read, train=False)
@@ -118,7 +125,7 @@ class TrainedModel:
 
         def read(output: Tensor) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
             micro = self._micro()
-            outputs = self._read(output.squeeze(0), micro)
+            outputs = self._outputs(output, micro)
             share = loss(outputs, micro.columns) / denominator if micro.rows else output.sum() * 0
             collected.append((micro, {name: tensor.detach() for name, tensor in outputs.items()}))
             losses.append(share.detach())
@@ -128,7 +135,8 @@ class TrainedModel:
         with megatron_device():
             self._optimizer.zero_grad()
         self._run(rows, read, train=True)
-        total = self._sum_over_ranks(torch.stack(losses).double().sum())
+        own = torch.stack(losses).double().sum() if losses else torch.zeros((), dtype=torch.float64, device=training_device())
+        total = sum_over_copies(own)
         outputs = self._gather(rows, collected)
         with megatron_device():
             grad_norm = self._finite_grad_norm(float(total), outputs)
@@ -141,47 +149,43 @@ class TrainedModel:
         return Step(loss=float(total), grad_norm=grad_norm, outputs=outputs)
 
     def export(self) -> Iterator[tuple[str, Tensor]]:
-        """(Hugging Face name, copy) of every weight."""
-        return export_weights(self.module)
+        """(Hugging Face name, copy of the whole tensor) of every weight; all ranks must take every item."""
+        return export_weights(self.module, vocabulary=self.hf["vocab_size"])
 
     def load(self, weights: Iterable[tuple[str, Tensor]]) -> None:
         """Replace the weights; the optimizer's state stays. Raises `WeightsCorrupt` and then changes nothing."""
-        load_weights(self.module, weights)
+        load_weights(self.module, weights, vocabulary=self.hf["vocab_size"])
         with megatron_device():
             self._optimizer.reload_model_params()
 
-    def state_dict(self) -> dict[str, Any]:
-        """Weights and optimizer state as plain torch objects, for one checkpoint file; not a copy.
+    @property
+    def updates(self) -> int:
+        """Optimizer steps taken, those before a resume included."""
+        return take_moments(self.module, self._optimizer)[1]
 
-        Raises `UsageError` for a distributed optimizer: each rank holds a shard of its state, which one file can't carry.
-        """
-        if self._optimizer.config.use_distributed_optimizer:
-            raise UsageError("a distributed optimizer can't be saved to one file: switch optimizer sharding off")
-        with megatron_device():
-            return {"module": dict(self.module.named_parameters()), "optimizer": self._optimizer.state_dict()}
+    def describe(self) -> dict[str, Any]:
+        """What must be equal for a checkpoint to be of this model, whatever its layout."""
+        names = ("model_type", "num_hidden_layers", "hidden_size", "intermediate_size", "num_attention_heads", "vocab_size")
+        return {"role": self.role, **{name: self.hf.get(name) for name in names}}
 
-    @torch.no_grad()
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """The inverse of `state_dict`: training continues bit for bit."""
-        for name, parameter in self.module.named_parameters():
-            parameter.copy_(state["module"][name])
-        with megatron_device():
-            self._optimizer.load_state_dict(state["optimizer"])
+    def start_writing(self, folder: Path) -> Writing:
+        """Copy weights and optimizer state and write them to ``folder`` in the background; all ranks call it."""
+        return start_writing(self.module, self._optimizer, folder)
+
+    def read(self, folder: Path) -> None:
+        """Continue from what `start_writing` wrote, at whatever layout; at the same one bit for bit."""
+        read(self.module, self._optimizer, folder)
 
     def _run(self, rows: Sequence[Row], read: Callable[..., Any], *, train: bool) -> None:
-        device = training_device()
-        batches = plan(
-            rows,
-            max_tokens=self.max_tokens,
-            rank=parallel_state.get_data_parallel_rank(),
-            ranks=parallel_state.get_data_parallel_world_size(),
-        )
-        micros = [collate(rows, batch, device) for batch in batches]
+        micros = self._micro_batches(rows)
 
         def forward_step(micros: Iterator[MicroBatch], model: torch.nn.Module) -> tuple[Tensor, Callable[..., Any]]:
             micro = self._current = next(micros)
-            places = torch.arange(micro.token_ids.shape[1], device=device).expand_as(micro.token_ids)
-            return model(micro.token_ids, places, None), read
+            self.module.rotary_pos_emb.places = micro.places
+            if self.module.post_process:
+                self.module.output_layer.micro = micro
+            packing = None if micro.lengths is None else Packing(lengths=micro.lengths)
+            return model(micro.token_ids, None, None, packed_seq_params=packing), read
 
         with megatron_device():
             get_forward_backward_func()(
@@ -189,21 +193,37 @@ class TrainedModel:
                 data_iterator=iter(micros),
                 model=[self._ddp],
                 num_microbatches=len(micros),
-                seq_length=1,
+                seq_length=1,  # of no consequence: stages tell each other their shapes
                 micro_batch_size=1,
                 forward_only=not train,
                 collect_non_loss_data=not train,
             )
         self._current = None
 
+    def _micro_batches(self, rows: Sequence[Row]) -> list[MicroBatch]:
+        layout = self.layout
+        batches = plan(
+            rows,
+            max_tokens=self.max_tokens * layout.context,
+            rank=parallel_state.get_data_parallel_rank(),
+            ranks=parallel_state.get_data_parallel_world_size(),
+            padded=layout.context > 1,
+        )
+        shard = Shard(
+            parallel_state.get_context_parallel_rank(), layout.context, layout.tensor if layout.sequence_parallel else 1
+        )
+        return [collate(rows, batch, training_device(), shard) for batch in batches]
+
     def _micro(self) -> MicroBatch:
         assert self._current is not None
         return self._current
 
-    def _select_positions(self, layer: torch.nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-        # Logits exist only where they are asked for: [s, b, h] -> [N, 1, h].
-        hidden: Tensor = inputs[0]
-        return (hidden.flatten(0, 1)[self._micro().source].unsqueeze(1), *inputs[1:])
+    def _outputs(self, output: Tensor, micro: MicroBatch) -> Outputs:
+        """From the head's [k, M] to named outputs at all N positions."""
+        return {
+            name: whole_positions(column, micro.owned, micro.n_positions)
+            for name, column in zip(self._names, output, strict=True)
+        }
 
     def _finite_grad_norm(self, loss: float, outputs: Sequence[Outputs]) -> float:
         self._optimizer.prepare_grads()
@@ -221,34 +241,30 @@ class TrainedModel:
         if parameters:
             clip_grad_by_total_norm_fp32(parameters, max_norm=self._optimizer.config.clip_grad, total_norm=grad_norm)
 
-    def _sum_over_ranks(self, value: Tensor) -> Tensor:
-        if parallel_state.get_data_parallel_world_size() > 1:
-            dist.all_reduce(value, group=parallel_state.get_data_parallel_group())
-        return value.cpu()
-
     def _gather(self, rows: Sequence[Row], collected: Sequence[tuple[MicroBatch, Outputs]]) -> list[Outputs]:
-        # Each rank fills in its rows, zero elsewhere; the sum over ranks is the whole.
+        # Each rank fills in its rows, zero elsewhere; the sum over the copies of the model is the whole.
         lengths = [len(row.positions) for row in rows]
         starts = [0]
         for length in lengths:
             starts.append(starts[-1] + length)
-        names = list(collected[0][1])
-        whole = torch.zeros(len(names), starts[-1], device=training_device())
+        whole = torch.zeros(len(self._names), starts[-1], device=training_device())
         for micro, outputs in collected:
             if not micro.rows:
                 continue
             target = torch.cat([torch.arange(starts[i], starts[i + 1]) for i in micro.rows]).to(whole.device)
-            whole[:, target] = torch.stack([outputs[name] for name in names])
-        whole = self._sum_over_ranks(whole)
-        parts = whole.split(lengths, dim=1)
-        return [dict(zip(names, part, strict=True)) for part in parts]
+            whole[:, target] = torch.stack([outputs[name] for name in self._names])
+        parts = sum_over_copies(whole).split(lengths, dim=1)
+        return [dict(zip(self._names, part, strict=True)) for part in parts]
 
 
-def _wrap(module: GPTModel, settings: OptimizerSettings) -> tuple[DistributedDataParallel, MegatronOptimizer]:
+def _wrap(
+    module: GPTModel, settings: OptimizerSettings, layout: LayoutSettings
+) -> tuple[DistributedDataParallel, MegatronOptimizer]:
+    bf16 = layout.precision == "bf16"
     ddp = DistributedDataParallel(
         module.config,
-        DistributedDataParallelConfig(grad_reduce_in_fp32=True, use_distributed_optimizer=settings.distributed),
-        module,
+        DistributedDataParallelConfig(grad_reduce_in_fp32=True, use_distributed_optimizer=layout.distributed_optimizer),
+        Float16Module(module.config, module) if bf16 else module,
     )
     config = OptimizerConfig(
         optimizer="adam",
@@ -258,8 +274,9 @@ def _wrap(module: GPTModel, settings: OptimizerSettings) -> tuple[DistributedDat
         adam_beta2=settings.beta2,
         adam_eps=settings.eps,
         clip_grad=settings.clip_grad,
-        use_distributed_optimizer=settings.distributed,
-        bf16=False,
+        use_distributed_optimizer=layout.distributed_optimizer,
+        bf16=bf16,
+        params_dtype=module.config.params_dtype,
     )
     optimizer = get_megatron_optimizer(config, [ddp])
     module.config.grad_scale_func = optimizer.scale_loss

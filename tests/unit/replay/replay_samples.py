@@ -98,7 +98,7 @@ class World:
         return self.versions[version]
 
     def checker(self) -> ReplayCheck:
-        rescorer = Rescorer(self.model, self.find, tolerance=TOLERANCE)
+        rescorer = Rescorer(self.model, self.find, tolerance=TOLERANCE["fp32"])
         return ReplayCheck(self.chat, self.environment, self.algorithm, rescorer, max_context=CONTEXT)
 
     def play(self, turns: Sequence[str], number: int = 0) -> Evidence:

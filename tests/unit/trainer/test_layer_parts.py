@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
 
-from agentrl.trainer.megatron.attention import TorchCoreAttention
+from agentrl.trainer.megatron.attention import Packing, TorchCoreAttention
 from agentrl.trainer.megatron.norm import RMSNorm
 
 
@@ -35,11 +34,19 @@ def test_right_padding__changes_no_earlier_position() -> None:
     assert torch.allclose(whole, attention()(short, short, short, None), atol=1e-5)
 
 
-@pytest.mark.parametrize("extra", [{"attention_bias": torch.zeros(1)}, {"packed_seq_params": object()}])
-def test_mask_bias_or_packing__refused(extra: dict[str, Any]) -> None:
+def test_packed_rows__each_as_if_alone() -> None:
+    generator = torch.Generator().manual_seed(2)
+    rows = [torch.randn(n, 1, 2, 8, generator=generator) for n in (5, 1, 9)]
+    line = torch.cat(rows)
+    packed = attention()(line, line, line, None, packed_seq_params=Packing(lengths=(5, 1, 9)))
+    alone = torch.cat([attention()(row, row, row, None) for row in rows])
+    assert torch.allclose(packed, alone, atol=1e-5)
+
+
+def test_mask_or_bias__refused() -> None:
     x = torch.zeros(2, 1, 1, 4)
     with pytest.raises(ValueError, match="causal"):
-        attention()(x, x, x, None, **extra)
+        attention()(x, x, x, None, attention_bias=torch.zeros(1))
     with pytest.raises(ValueError, match="causal"):
         attention()(x, x, x, torch.zeros(1, 1, 2, 2, dtype=torch.bool))
 

@@ -9,6 +9,7 @@ import torch
 from trainer_samples import reference_model, sample_rows, trained, weights_of
 from transformers import PreTrainedModel
 
+from agentrl.config.layout import LayoutSettings
 from agentrl.errors import UsageError, WeightsCorrupt
 from agentrl.trainer.megatron.architecture import transformer_config
 from agentrl.trainer.megatron.mapping import export_gradients
@@ -49,7 +50,7 @@ def test_gradients__equal_the_reference_model(kind: str, tied: bool) -> None:
     assert step.loss == pytest.approx(loss.item(), abs=1e-5)
     assert step.grad_norm == pytest.approx(norm.item(), rel=1e-4)
     expected = {name: parameter.grad for name, parameter in reference.named_parameters()}
-    actual = export_gradients(model.module)
+    actual = export_gradients(model.module, vocabulary=model.hf["vocab_size"])
     assert actual.keys() == expected.keys()
     for name, gradient in expected.items():
         assert gradient is not None
@@ -114,7 +115,7 @@ def test_load_of_weights_that_do_not_fit__names_them_and_changes_nothing(fault: 
 def test_architecture_the_mapping_does_not_carry__refused_by_name(change: dict[str, Any], message: str) -> None:
     config = reference_model().config.to_dict() | change
     with pytest.raises(UsageError, match=message):
-        transformer_config(config, on_gpu=False)
+        transformer_config(config, LayoutSettings(), on_gpu=False)
 
 
 def test_scaled_rope__refused_by_name() -> None:

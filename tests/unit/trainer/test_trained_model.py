@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import io
 import math
 from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor
 from trainer_samples import reference_model, sample_rows, trained
 
-from agentrl.errors import UsageError, WeightsCorrupt
+from agentrl.errors import WeightsCorrupt
 from agentrl.trainer.megatron.microbatch import Row
 from agentrl.trainer.megatron.model import NonFiniteStep, OptimizerSettings, TrainedModel
 
@@ -119,12 +119,6 @@ def test_policy_from_a_critic_export__refused() -> None:
         trained(reference_model()).load(trained(reference_model(), "critic").export())
 
 
-def test_distributed_optimizer_to_one_file__refused() -> None:
-    model = trained(reference_model(), optimizer=OptimizerSettings(distributed=True))
-    with pytest.raises(UsageError, match="distributed optimizer"):
-        model.state_dict()
-
-
 @pytest.mark.parametrize("kind", ["llama", "qwen2", "qwen3"])
 def test_frozen_attention__bitwise_unchanged_while_the_rest_moves(kind: str) -> None:
     model = trained(reference_model(kind), "critic", freeze_attention=True)
@@ -173,18 +167,20 @@ def test_optimizer__is_adamw_with_clipping_and_no_decay_on_vectors() -> None:
 
 
 @pytest.mark.parametrize("role", ["policy", "critic"])
-def test_resume_from_a_state_dict__continues_bit_for_bit(role: str) -> None:
+def test_resume_from_files__continues_bit_for_bit(role: str, tmp_path: Path) -> None:
     loss = policy_loss if role == "policy" else critic_loss
     rows = sample_rows(LENGTHS)
     model = trained(reference_model(), role)
     for _ in range(2):
         model.step(rows, loss, denominator=10.0, learning_rate=1e-2)
-    file = io.BytesIO()
-    torch.save(model.state_dict(), file)
+    writing = model.start_writing(tmp_path / "model")
+    model.step(rows, loss, denominator=10.0, learning_rate=1e-2)  # while the files are being written
+    writing.finish()
+    model.step(rows, loss, denominator=10.0, learning_rate=1e-2)
     resumed = trained(reference_model(seed=9), role)
-    resumed.load_state_dict(torch.load(io.BytesIO(file.getvalue()), weights_only=True))
+    resumed.read(tmp_path / "model")
+    assert resumed.updates == 2
     for _ in range(2):
-        model.step(rows, loss, denominator=10.0, learning_rate=1e-2)
         resumed.step(rows, loss, denominator=10.0, learning_rate=1e-2)
     assert all(torch.equal(tensor, dict(model.export())[name]) for name, tensor in resumed.export())
 

@@ -17,9 +17,11 @@ from agentrl.monitor.log import ProcessLog
 from agentrl.store.contract import RunRow, RunSpec
 from agentrl.store.memory import MemoryStore
 from agentrl.trainer import main as trainer
-from agentrl.trainer.checkpointing import read_checkpoint, write_checkpoint
+from agentrl.trainer import team
+from agentrl.trainer.checkpointing import start_saving
 from agentrl.trainer.console import Console
 from agentrl.trainer.loop import TrainerLoop
+from agentrl.trainer.update import Companions
 from agentrl.types import (
     EpisodeEnd,
     FinishReason,
@@ -119,6 +121,7 @@ class FailingLoop:
 def test_failure_releases(case: Case, inside: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """A failed update is charged to its batch, so that it is dropped in the end; a failure outside costs nothing."""
     monkeypatch.setattr(trainer, "_model_dir", lambda *_: case.folder)
+    monkeypatch.setattr(trainer, "_gather_team", lambda *_: SimpleNamespace(dismiss=lambda: None))
     monkeypatch.setattr(trainer, "_build_loop", lambda *a: FailingLoop(case, a[7].fence, inside))
     for _ in range(2):
         with pytest.raises(MemoryError):
@@ -130,32 +133,25 @@ def test_failure_releases(case: Case, inside: bool, monkeypatch: pytest.MonkeyPa
 
 
 def test_checkpoint_file_by_step__paths_differ_and_no_file_is_overwritten(case: Case) -> None:
-    uris = []
+    folders: list[Path] = []
     for fence in (11, 12):
         loop: Any = SimpleNamespace(
-            folder=case.folder, start=SimpleNamespace(branch=1, fence=fence), run=case.run, _step=1, _updates=1,
-                critic=None, reference=None,
-            policy=SimpleNamespace(state_dict=dict), version=SimpleNamespace(version=0),
-            store=SimpleNamespace(add_checkpoint=lambda *_, uri, **__: uris.append(uri)),
+            folder=case.folder, start=SimpleNamespace(branch=1, fence=fence), version=SimpleNamespace(version=0),
+            team=SimpleNamespace(kl_coefficient=None, start_saving=lambda folder, progress: folders.append(folder)),
+            _step=1, _updates=1, _commit_checkpoint=lambda: None,
         )  # fmt: skip
         TrainerLoop._checkpoint(loop)
-    assert len(set(uris)) == 2
+    assert len(set(folders)) == 2
+    folders[0].mkdir(parents=True)
     with pytest.raises(FileExistsError, match="never overwritten"):
-        write_checkpoint(Path(uris[0]).parent, {})
+        start_saving(folders[0], {}, {})
 
 
-def test_checkpoint__brings_the_kl_coefficient_back_with_the_models(case: Case) -> None:
-    rows: list[dict[str, Any]] = []
-    loop: Any = SimpleNamespace(
-        folder=case.folder, start=SimpleNamespace(branch=1, fence=7), run=case.run, _step=1, _updates=1, critic=None,
-        policy=SimpleNamespace(state_dict=lambda: {"w": 1}), version=SimpleNamespace(version=0),
-        reference=SimpleNamespace(coefficient=0.25), store=SimpleNamespace(add_checkpoint=lambda *_, **row: rows.append(row)),
-    )  # fmt: skip
-    TrainerLoop._checkpoint(loop)
-    loaded: list[Any] = []
-    policy: Any = SimpleNamespace(load_state_dict=loaded.append)
-    fresh: Any = SimpleNamespace(coefficient=0.01)
-    saved: Any = SimpleNamespace(uri=rows[0]["uri"])
-    trainer.restore(read_checkpoint(saved), policy, None, fresh)
-    assert loaded == [{"w": 1}]
-    assert fresh.coefficient == 0.25
+def test_checkpoint__brings_the_kl_coefficient_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    reference: Any = SimpleNamespace(coefficient=0.01)
+    models: Any = SimpleNamespace()
+    here = team.Team(models, None, models, Companions(reference))
+    monkeypatch.setattr(team, "load_checkpoint", lambda uri, found: None)
+    monkeypatch.setattr(team, "read_progress", lambda uri: {"kl_coefficient": 0.25})
+    here.load_here("somewhere")
+    assert here.kl_coefficient == 0.25

@@ -1,0 +1,22 @@
+"""The trainer's benchmarks run at toy size."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks import gpu
+from benchmarks.trainer.__main__ import main
+
+
+def test_gpu_script__runs_at_toy_size_without_a_gpu(capsys: pytest.CaptureFixture[str]) -> None:
+    assert gpu.main(["--toy"]) == 0
+    printed = capsys.readouterr().out
+    for measured in ("loss and gradients", "tokens/s", "export", "log-probs in chunks", "from whole logits"):
+        assert measured in printed
+
+
+def test_steps_and_saving__print_their_rows(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["steps", "saving", "--quick"])
+    printed = capsys.readouterr().out
+    for measured in ("transformers + AdamW", "the same, packed", "a checkpoint of the default policy"):
+        assert measured in printed
