@@ -280,6 +280,8 @@ class Opened:
     seat: int = 0
     attempt: int = 1
     run: int = 0
+    n_segments: int = 0
+    """Turns that are stored already: an episode to be continued, from a worker that left it."""
 
 
 @dataclass(frozen=True, slots=True)

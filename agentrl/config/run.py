@@ -10,7 +10,7 @@ from agentrl.config.algorithm import AlgorithmConfig, Section
 from agentrl.config.layout import LayoutSettings, ModelSizes
 from agentrl.config.nearest import nearest
 from agentrl.staleness import lag_bound
-from agentrl.types import ToolFormat
+from agentrl.types import Origin, ToolFormat
 
 MOST = 2**31 - 1
 """Largest count; databases and kernels agree on no larger one."""
@@ -91,6 +91,8 @@ class RolloutSettings(Section):
     """Episodes that one worker runs at once."""
     lease_s: float = Field(60.0, gt=0, le=86_400)
     max_attempts: int = Field(3, ge=1, le=MOST)
+    resume_partial: bool = False
+    """Continue an episode that lost its worker from its last stored turn: its calls are done again in a clean sandbox."""
 
 
 class StalenessSettings(Section):
@@ -148,6 +150,8 @@ class TrainerSettings(Section):
     checkpoint_every: int | None = Field(None, ge=1, le=MOST)
     """Steps between checkpoints; None: chosen after the first one, so that saving takes less than 5 % of the run."""
     lease_s: float = Field(60.0, gt=0, le=86_400)
+    origins: tuple[Origin, ...] = Field((Origin.SIMULATED, Origin.RECORDED), min_length=1)
+    """What is trained on: simulated, recorded, live. Live traffic only where it is named here."""
 
 
 class StoreSettings(Section):

@@ -74,6 +74,11 @@ def make_plan(resolved: Resolved, name: str | None, store: TrajectoryStore, stor
     model = _model_line(config, environment)
     chat = chat_lines(config, environment)
     _check_critic(config)
+    if config.rollout.resume_partial and not environment.is_repeatable:
+        raise UsageError(
+            f"rollout.resume_partial does an episode's calls again, but environment {environment.name} has tools whose calls "
+            "may not be repeated: leave it out, or declare them with @tool(side_effects=False) where that is true."
+        )
     reason = _sandbox(config, environment)
     lines = {
         "run": f"{name} (seed {config.seed}), files in {folder}",

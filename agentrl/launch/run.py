@@ -83,6 +83,8 @@ def create_run(plan: Plan, store: TrajectoryStore) -> RunRow:
         long_tokens=config.trainer.long_tokens,
         long_share=config.trainer.long_share or 0.0,
         long_wait_s=config.trainer.long_wait_s,
+        resume_partial=config.rollout.resume_partial,
+        origins=config.trainer.origins,
     )
     try:
         (plan.folder / "logs").mkdir(parents=True)

@@ -5,6 +5,8 @@ Invariants
 - outcome_classes: a broken sandbox, engine or grader is an infrastructure failure with no reward; a budget that ran out is a
   truncation; a parse error is an observation.
 - no_unasked_repetition: an episode that called a tool not declared ``side_effects=False`` is never run again, however it ended.
+- continued_is_the_same: an episode that another worker left goes on from its last stored turn only when doing its calls again
+  in a clean sandbox gives the observations that are stored; else it fails, and its seat starts again.
 - grader_out_of_reach: grading happens after the policy's sandbox was given back, in another one that was reset.
 """
 
@@ -12,8 +14,11 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from uuid import UUID
+
+import numpy as np
 
 from agentrl.engine.contract import Engine, GenerateRequest, Generation
 from agentrl.environment.base import Environment
@@ -46,6 +51,8 @@ class EpisodeRunner:
     episodes: int = 0
     rewrites: int = 0
     """Contexts that opened because the chat template rewrote the history."""
+    continued: int = 0
+    """Episodes that another worker began."""
     reward_s: float = 0.0
     tool_s: float = 0.0
     unrepeatable: set[UUID] = field(default_factory=set)
@@ -63,7 +70,7 @@ class EpisodeRunner:
                     self.environment, opened.task, seed=opened.seed, sandbox=boxes.main, sandboxes=boxes.others
                 )
                 history = History(self.chat, messages, self.environment.tool_schemas())
-                ending = await _Conversation(self, opened, episode, history).act()
+                ending = await _Conversation(self, opened, episode, history, await self._stored_turns(opened)).act()
             ending = await self._graded(episode, ending)
         except _INFRASTRUCTURE as error:
             ending = EpisodeEnd(
@@ -83,10 +90,18 @@ class EpisodeRunner:
         self.episodes += 1
         return ending
 
+    async def _stored_turns(self, opened: Opened) -> Sequence[Segment]:
+        if not opened.n_segments:
+            return ()
+        stored = await asyncio.to_thread(self.store.trajectory, opened.trajectory)
+        assert stored is not None, f"trajectory {opened.trajectory} was opened and is gone"
+        self.continued += 1
+        return [segment for segment in stored.segments[: opened.n_segments] if segment.n_act]
+
     def metrics(self) -> dict[str, float]:
         """Totals since the start, and the pool's gauges."""
         totals = {"episodes": self.episodes, "sampled_tokens": self.sampled_tokens}
-        totals["rewritten_contexts"] = self.rewrites
+        totals |= {"rewritten_contexts": self.rewrites, "continued_episodes": self.continued}
         seconds = {"reward_s": round(self.reward_s, 2), "tool_s": round(self.tool_s, 2)}
         return {**totals, **seconds, **{f"sandbox_{k}": round(v, 4) for k, v in self.pool.metrics().items()}}
 
@@ -111,6 +126,8 @@ class _Conversation:
     opened: Opened
     episode: Episode
     history: History
+    stored: Sequence[Segment] = ()
+    """Turns that another worker sampled and stored."""
     transcript: Transcript = field(default_factory=Transcript)
     started: float = field(default_factory=time.monotonic)
 
@@ -123,14 +140,16 @@ class _Conversation:
             if ended is not None:
                 await end(environment, self.episode, ended)
                 return await self._ending(ended)
-            generation, budget = await self._generate()
+            known = self._stored_turn()
+            generation, budget = await self._generate() if known is None else (_sampled_before(known), self._limit()[1])
             truncated = generation.finish_reason is not FinishReason.STOP
             if generation.text is not None:
                 self.runner.chat.check_text(generation.token_ids.tolist(), generation.text)
             segment = self.transcript.append_action(generation)
             text = self.runner.chat.decode_action(generation.token_ids.tolist())
             outcome = await take_turn(environment, self.episode, text, truncated=truncated, read=self.runner.chat.parse)
-            await self._store(segment, text, outcome, generation)
+            if known is None:
+                await self._store(segment, text, outcome, generation)
             ended = budget if truncated else outcome.ended
             self.history.act(text, generation.token_ids.tolist())
             if outcome.messages and ended is not Termination.TERMINATED:
@@ -153,11 +172,25 @@ class _Conversation:
             return Termination.TRUNCATED_TIME
         return None
 
+    def _limit(self) -> tuple[int, Termination]:
+        """Tokens that this turn may have, and the budget that is spent with them."""
+        return min(self._room(), (self.runner.environment.max_turn_tokens, Termination.TRUNCATED_TURN_TOKENS), key=_by_tokens)
+
+    def _stored_turn(self) -> Segment | None:
+        """The turn to come when it is stored already; `TokenDrift` when its observation came out differently this time."""
+        index = len(self.transcript.segments)
+        if index >= len(self.stored):
+            return None
+        known = self.stored[index]
+        if not np.array_equal(self.transcript.pending, known.observation):
+            raise TokenDrift(
+                f"trajectory {self.opened.trajectory}, segment {index}: doing the stored calls again gave another observation "
+                f"than the stored one, so the episode can't be continued: {self.runner.environment.name!r} is not deterministic"
+            )
+        return known
+
     async def _generate(self) -> tuple[Generation, Termination]:
-        room, budget = self._room()
-        limit = self.runner.environment.max_turn_tokens
-        if limit <= room:
-            room, budget = limit, Termination.TRUNCATED_TURN_TOKENS
+        room, budget = self._limit()
         request = GenerateRequest(
             session=str(self.opened.trajectory),
             token_ids=self.transcript.token_ids,
@@ -209,6 +242,15 @@ class _Conversation:
                 await asyncio.to_thread(self.runner.store.write_segment, self.opened, replace(last, observation_text=text))
         outcome = Outcome.INFRASTRUCTURE if termination.is_error() else Outcome.POLICY_ENDED
         return EpisodeEnd(len(self.transcript.segments), termination, outcome, retryable=self.episode.retryable)
+
+
+def _by_tokens(limit: tuple[int, Termination]) -> tuple[int, bool]:
+    return limit[0], limit[1] is not Termination.TRUNCATED_TURN_TOKENS
+
+
+def _sampled_before(turn: Segment) -> Generation:
+    assert turn.finish_reason is not None
+    return Generation(turn.action, turn.logprobs, turn.versions, turn.finish_reason)
 
 
 def _turn_seed(episode_seed: int, turn: int) -> int:

@@ -16,7 +16,7 @@ from agentrl.config.run import RunConfig
 from agentrl.config.stored import from_row
 from agentrl.engine.local import LocalEngine
 from agentrl.environment.registry import load
-from agentrl.errors import NotReadyError
+from agentrl.errors import NotReadyError, UsageError
 from agentrl.monitor.log import ProcessLog
 from agentrl.rollout.gateway import Gateway
 from agentrl.rollout.main import first_version
@@ -36,7 +36,15 @@ class _Server(uvicorn.Server):
 
 
 def run_gateway(store: TrajectoryStore, run: RunRow, *, host: str, port: int, idle_s: float, origin: Origin) -> None:
-    """Serve outside agents until SIGINT or SIGTERM. `NotReadyError` when the address is taken."""
+    """Serve outside agents until SIGINT or SIGTERM. `NotReadyError` when the address is taken.
+
+    `UsageError` for an origin that the run does not train on.
+    """
+    if origin not in run.spec.origins:
+        raise UsageError(
+            f"Run {run.spec.name} trains on {' and '.join(run.spec.origins)} trajectories, not on {origin.value} ones: start a "
+            "run that names them with trainer.origins."
+        )
     config, folder = from_row(run.spec.config)
     asyncio.run(_serve(store, run, config, folder, host, port, idle_s, origin))
 

@@ -3,7 +3,7 @@
 Invariants
 - lost_is_stopped: an episode that lost its row is stopped at once.
 - one_failure: an episode that fails in an unforeseen way is completed as infrastructure and touches no other.
-- clean_release: a stop completes running episodes as aborted, which costs them no attempt.
+- clean_release: a stop leaves running episodes to other workers or completes them as aborted; neither costs an attempt.
 - told: an environment, engine or sandbox that makes every episode fail ends the run with its error.
 - liveness: a refusal is a logged value and is asked again after ``poll_s``, or as soon as weights or places change.
 """
@@ -116,6 +116,8 @@ class RolloutWorker:
                     lineage=self.lineage,
                 )
                 self._start(opened)
+                if any(episode.n_segments for episode in opened.episodes):
+                    continue  # parked ones come alone: there may be more to open
             await self._change()
 
     async def _change(self) -> None:
@@ -236,6 +238,13 @@ class RolloutWorker:
         for _, task in running:
             task.cancel()
         await asyncio.gather(*(task for _, task in running), return_exceptions=True)
-        await asyncio.gather(
-            *(self._complete_failed(episode, "the worker was stopped", aborted=True) for episode, _ in running)
-        )
+        await asyncio.gather(*(self._leave(episode) for episode, _ in running))
+
+    async def _leave(self, episode: Opened) -> None:
+        if episode.trajectory not in self.runner.unrepeatable:
+            try:
+                if await asyncio.to_thread(self.store.park, episode):
+                    return
+            except StoreError as refused:
+                self.log.warning("parking refused", trajectory=str(episode.trajectory), error=str(refused))
+        await self._complete_failed(episode, "the worker was stopped", aborted=True)

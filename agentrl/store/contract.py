@@ -29,6 +29,7 @@ from agentrl.types import (
     Json,
     Lineage,
     Opened,
+    Origin,
     Place,
     PolicyVersion,
     Reward,
@@ -76,6 +77,10 @@ class RunSpec:
     """Share of each claim's ``n_max`` reserved for long items while there are any."""
     long_wait_s: float = 30.0
     """Longest that a claim waits for long items; then short ones take their places."""
+    resume_partial: bool = False
+    """Whether an episode that lost its worker is continued from its last stored turn instead of starting again."""
+    origins: Sequence[Origin] = (Origin.SIMULATED, Origin.RECORDED)
+    """Origins whose trajectories it opens and takes for training; live traffic is only trained on where it is named."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,7 +316,9 @@ class TrajectoryStore(Protocol):
     ) -> OpenResult:
         """Open up to ``n`` training episodes: retries, missing seats of open groups, then new tasks, within capacity.
 
-        Also reaps what has expired. The same ``request`` gives the same episodes again.
+        Episodes that another worker left come first, alone and without a test of capacity: ``n_segments`` says how much of them
+        is stored. Also reaps what has expired. The same ``request`` gives the same episodes again. `UsageError` for an origin
+        that the run does not take.
         """
         ...
 
@@ -331,6 +338,13 @@ class TrajectoryStore(Protocol):
 
         Infrastructure outcomes are dropped (``infrastructure``, or ``cancelled`` when aborted) and, if retryable and within
         max_attempts, served again as a new trajectory. Zero action tokens drop as ``zero_action``. Repeating it is harmless.
+        """
+        ...
+
+    def park(self, episode: Opened) -> bool:
+        """Leave an episode to another worker, at no cost of an attempt; its stored turns stay.
+
+        False, and nothing happened: the run doesn't continue episodes, no turn is stored, or it is no longer the caller's.
         """
         ...
 

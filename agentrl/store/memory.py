@@ -120,6 +120,11 @@ class MemoryStore(MemoryTrainer, MemoryGrading):
             published = [v.version for v in r.versions if v.status == "published"]
             if not published:
                 return OpenResult([], "no_version")
+            if lineage.origin not in r.spec.origins:
+                raise UsageError(f"run {r.spec.name!r} takes no {lineage.origin} trajectories: trainer.origins names them")
+            if parked := self._serve_parked(r, n, worker):
+                self._requests[request] = (run, worker, parked)
+                return OpenResult([e.opened for e in parked])
             by_lag, by_target = self._room(r, engine_version)
             left = min(n, by_lag, by_target)
             start = _Starter(self, r, worker, lineage, published[-1])
@@ -139,6 +144,25 @@ class MemoryStore(MemoryTrainer, MemoryGrading):
             if not r.tasks.get("train"):
                 return OpenResult([], "no_tasks")
             return OpenResult([], "target_reached" if by_target < r.spec.group_size else "no_capacity")
+
+    def _serve_parked(self, r: Run, n: int, worker: str) -> list[Episode]:
+        waiting = sorted((e for e in r.at(Place.LIVE) if e.parked is not None), key=lambda e: e.parked or 0)
+        served = [e for e in waiting if e.opened.start_version == waiting[0].opened.start_version][:n]
+        for e in served:
+            e.parked, e.worker, e.lease_until = None, worker, self._clock() + r.spec.lease_s
+            e.opened = replace(e.opened, fence=next(self._numbers), n_segments=len(e.segments))
+        return served
+
+    def park(self, episode: Opened) -> bool:
+        with self._lock:
+            found = self._find(episode.trajectory)
+            if found is None or found[1].opened.fence != episode.fence or found[1].place is not Place.LIVE:
+                return False
+            r, e = found
+            if e.parked is not None or not self._is_resumable(r, e):
+                return False
+            self._set_aside(e)
+            return True
 
     def _repeat(self, request: UUID, run: int, worker: str) -> OpenResult:
         known_run, known_worker, episodes = self._requests[request]

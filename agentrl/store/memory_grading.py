@@ -102,7 +102,11 @@ class MemoryGrading(MemoryRows):
             }
             items: dict[UUID, list[Episode]] = {}
             for e in sorted(s.episodes.values(), key=lambda e: (e.started_at, e.opened.fence)):
-                if e.opened.trajectory not in r.imported and _matches(e, which, steps.get(e.opened.trajectory)):
+                if (
+                    e.opened.trajectory not in r.imported
+                    and e.lineage.origin in r.spec.origins
+                    and _matches(e, which, steps.get(e.opened.trajectory))
+                ):
                     key = e.opened.trajectory if r.spec.group_size == 1 else e.opened.group
                     if key is not None:
                         items.setdefault(key, []).append(e)

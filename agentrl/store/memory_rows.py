@@ -79,6 +79,8 @@ class Episode:
     drop: Drop | None = None
     rewards: list[Reward] = field(default_factory=list)
     job: Job | None = None
+    parked: int | None = None
+    """Its place among those left to other workers."""
 
     @property
     def versions(self) -> set[int]:
@@ -335,8 +337,12 @@ class MemoryRows:
         waiting = (Place.GRADE_JOB, Place.GRADED)
         for e in list(r.episodes.values()):
             old = e.opened.purpose is Purpose.TRAIN and e.started_at + max_age < now
-            if e.place is Place.LIVE and e.lease_until < now:
-                detail = f"worker {e.worker} let its lease lapse"
+            lapsed = e.place is Place.LIVE and e.parked is None and e.lease_until < now
+            detail = f"worker {e.worker} let its lease lapse"
+            if lapsed and not old and self._is_resumable(r, e) and e.failures + 1 < r.spec.max_attempts:
+                e.failures += 1
+                self._set_aside(e)
+            elif lapsed:
                 self._end_seat(r, e, DropReason.INFRASTRUCTURE, detail, charged=True, retryable=True)
             elif old and e.place is Place.LIVE:
                 self._too_old(r, e)
@@ -358,6 +364,13 @@ class MemoryRows:
             elif not item.imported and min(e.started_at for e in item.episodes) + max_age < now:
                 del r.ready[item.id]
                 self._drop_item(r, item, DropReason.TOO_OLD, "older than max_age")
+
+    def _is_resumable(self, r: Run, e: Episode) -> bool:
+        return r.spec.resume_partial and e.opened.purpose is Purpose.TRAIN and bool(e.segments)
+
+    def _set_aside(self, e: Episode) -> None:
+        e.parked = next(self._numbers)
+        e.opened = replace(e.opened, fence=next(self._numbers))
 
     def _too_old(self, r: Run, e: Episode) -> None:
         retryable = e.opened.group is not None

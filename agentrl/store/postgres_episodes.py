@@ -21,8 +21,9 @@ COMPLETE = Function(
     "text", "text", "double precision",
 )  # fmt: skip
 _OPENED = (
-    "select trajectory, fence, task_id, payload, split, task_index, seed, start_version, purpose, grp, seat, attempt"
-    " from agentrl.opened_v1(%s, %s, %s::uuid[])"
+    "select trajectory, fence, task_id, payload, split, task_index, seed, start_version, purpose, grp, seat, attempt,"
+    " n_segments"
+    " from agentrl.opened_v2(%s, %s, %s::uuid[])"
 )
 
 
@@ -62,6 +63,10 @@ class PostgresEpisodes(PostgresBatch):
             self.notifier.leave(episode.run, "items")
         return place
 
+    def park(self, episode: Opened) -> bool:
+        parked: bool = self.row("select agentrl.park_v1(%s, %s)", (episode.trajectory, episode.fence))[0]
+        return parked
+
     def renew_episodes(self, worker: str, episodes: Mapping[UUID, int]) -> set[UUID]:
         if not episodes:
             return set()
@@ -73,7 +78,7 @@ class PostgresEpisodes(PostgresBatch):
 
 def _read_opened(
     run: int, trajectory: UUID, fence: int, task_id: str, payload: Mapping[str, Any], split: str, task_index: int, seed: int,
-    start_version: int, purpose: str, group: UUID | None, seat: int, attempt: int,
+    start_version: int, purpose: str, group: UUID | None, seat: int, attempt: int, n_segments: int,
 ) -> Opened:  # fmt: skip
     return Opened(
         trajectory=trajectory,
@@ -87,4 +92,5 @@ def _read_opened(
         seat=seat,
         attempt=attempt,
         run=run,
+        n_segments=n_segments,
     )

@@ -59,6 +59,11 @@ class Transcript:
         """The closed segments, in order."""
         return tuple(self._segments)
 
+    @property
+    def pending(self) -> np.ndarray:
+        """int32: the ids of the observation that is open."""
+        return self._pending()
+
     def append_observation(self, ids: Sequence[int]) -> None:
         """Add ids that the environment or the template wrote; they belong to the next segment."""
         self._ids.extend(int(i) for i in ids)

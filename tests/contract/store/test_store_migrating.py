@@ -188,6 +188,9 @@ def test_second_release__goes_on_between_pre_and_post(embedded_server: Server) -
         connection.execute("drop index agentrl.ready_run_oldest_update_at_item_idx")
         connection.execute("alter function agentrl.claim_v3 rename to claim_v2")
         connection.execute("alter table agentrl.segment add column body_hash bytea not null")
+        connection.execute("drop view agentrl.v_stuck")
+        connection.execute("alter table agentrl.live drop column parked_at")
+        connection.execute("alter table agentrl.run drop column resume_partial, drop column origins")
         connection.execute("update agentrl.alembic_version set version_num = 'post_0002'")
     with pytest.raises(NotReadyError, match="post_0002"):
         PostgresStore(url)

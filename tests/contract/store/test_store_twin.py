@@ -17,6 +17,7 @@ from agentrl.errors import AgentRLError
 from agentrl.store.contract import ImportFilter, StepCommit
 from agentrl.types import DropReason, EpisodeEnd, Opened, Outcome, Reward, Termination
 
+SHOWN = ("trajectory", "task", "task_index", "seed", "start_version", "purpose")
 UNGRADED = EpisodeEnd(1, Termination.TRUNCATED_TURNS, Outcome.POLICY_ENDED)
 ENDS = [
     graded(1),
@@ -41,17 +42,18 @@ class Pair(RuleBasedStateMachine):
     @initialize(
         group=st.sampled_from([1, 2]), bound=st.sampled_from([0, 1, 2, None]), end=st.sampled_from([None, 3]),
         attempts=st.integers(1, 3), age=st.sampled_from([None, 301.0]), deadline=st.sampled_from([None, 201.0]),
-        long=st.sampled_from([None, 12]),
+        long=st.sampled_from([None, 12]), partial=st.booleans(),
     )  # fmt: skip
     def start(
         self, group: int, bound: int | None, end: int | None, attempts: int, age: float | None, deadline: float | None,
-        long: int | None,
+        long: int | None, partial: bool,
     ) -> None:  # fmt: skip
         self.worlds: list[World] = [World(), self.postgres]
         spec: dict[str, Any] = {
             "group_size": group, "lag_bound": bound, "target_steps": end, "max_attempts": attempts, "max_age_s": age,
             "batch_min": 2, "batch_max": 2 if bound == 0 else 4, "max_running": 6, "max_lease_attempts": 2, "lease_s": 61.0,
             "group_deadline_s": deadline, "long_tokens": long, "long_share": 0.5, "long_wait_s": 51.0,
+            "resume_partial": partial,
         }  # fmt: skip
         reuse: dict[str, Any] = {"group_size": group, "lag_bound": None, "batch_min": 2, "batch_max": 4, "environment": "other"}
         self.consumers: list[Bench] = [w.bench(n_tasks=0, **reuse) for w in self.worlds]
@@ -80,7 +82,18 @@ class Pair(RuleBasedStateMachine):
         if isinstance(value, uuid.UUID):
             return known.setdefault(value, len(known))
         if isinstance(value, Opened):
-            fields = ("trajectory", "task", "task_index", "seed", "start_version", "purpose", "group", "seat", "attempt")
+            fields = (
+                "trajectory",
+                "task",
+                "task_index",
+                "seed",
+                "start_version",
+                "purpose",
+                "group",
+                "seat",
+                "attempt",
+                "n_segments",
+            )
             return [self.plain(side, getattr(value, f)) for f in fields]
         if isinstance(value, list | tuple):
             return [self.plain(side, v) for v in value]
@@ -104,6 +117,11 @@ class Pair(RuleBasedStateMachine):
         for side, result in enumerate(self.both(call)):
             if isinstance(result, tuple):
                 self.episodes[side] += result[1]
+
+    @rule(pick=st.integers(0, 40))
+    def park(self, pick: int) -> None:
+        if self.episodes[0]:
+            self.both(lambda side, bench: bench.store.park(self.episodes[side][pick % len(self.episodes[side])]))
 
     @rule(
         pick=st.integers(0, 40), index=st.sampled_from([0, 0, 0, 1]), back=st.integers(0, 2), text=st.sampled_from("ab"),

@@ -1,6 +1,7 @@
-"""An order of the queue by index, repeated turns known by their columns, vacuum, a role for workers.
+"""An order of the queue by index, repeated turns known by their columns, parked episodes, origins, vacuum, a role for workers.
 
 The releases before go on working: what their clients call stays, and so does the view that only their saved query reads.
+A database that comes from the first release got the columns with `pre_0002`, whose code is that of this release.
 """
 
 from __future__ import annotations
@@ -16,9 +17,25 @@ branch_labels = None
 depends_on = None
 
 
+_MOVES = """
+alter table agentrl.event add constraint event_is_a_legal_move check (coalesce(from_place, 'new') || ' -> ' || to_place in (
+    'new -> live', 'new -> ready', 'live -> live', 'live -> grade_job', 'live -> graded', 'live -> evaluated',
+    'live -> dropped', 'grade_job -> graded', 'grade_job -> evaluated', 'grade_job -> dropped', 'graded -> ready',
+    'graded -> dropped', 'ready -> lease', 'ready -> dropped', 'lease -> ready', 'lease -> consumed', 'lease -> dropped',
+    'consumed -> ready'))
+"""
+
+
 def upgrade() -> None:
     """Add an index, no longer ask for a hash of each turn; replace the code, keeping what the releases before call."""
     op.execute("alter table agentrl.segment alter body_hash drop not null")
+    op.execute(
+        "alter table agentrl.run add column if not exists resume_partial boolean not null default false,"
+        " add column if not exists origins text[] not null default '{simulated,recorded}'"
+    )
+    op.execute("alter table agentrl.live add column if not exists parked_at timestamptz")
+    op.execute("alter table agentrl.event drop constraint event_is_a_legal_move")
+    op.execute(_MOVES)
     op.execute("create index on agentrl.ready (run, oldest_update, at, item)")
     replace_code(op.get_bind(), keep=(*CALLED_BEFORE, "claim_v2"))
     op.execute(

@@ -1,17 +1,30 @@
 -- Collecting what has expired, inside open and claim: there is no maintenance process.
 
--- Episodes whose lease lapsed or that are too old lose their seat.
+-- Leaves a running episode, with the turns that are stored, to whoever continues it. A charged one costs an attempt.
+create or replace function agentrl.park_live_v1(l agentrl.live, charge boolean, actor_ text, why_ text) returns void language plpgsql as $$
+begin
+  update agentrl.live set parked_at = clock_timestamp(), fence = nextval('agentrl.fence') where trajectory = l.trajectory;
+  update agentrl.trajectory set failures = failures + charge::int
+  where charge and run = l.run and start_version = l.start_version and id = l.trajectory;
+  perform agentrl.note_v1(l.run, l.trajectory, 'live', 'live', l.fence, actor_, why_);
+end $$;
+
+-- Episodes whose lease lapsed or that are too old lose their seat, or are parked where the run continues them.
 create or replace function agentrl.reap_episodes_v1(r agentrl.run) returns void language plpgsql as $$
 declare
   c record;
   old boolean;
 begin
   for c in
-    select l.trajectory, l.start_version, l.grp, l.worker, l.fence, l.purpose, agentrl.lapsed_v1(l.lease_until, l.lease) as lapsed
+    select l as row, l.trajectory, l.start_version, l.grp, l.worker, l.fence,
+           l.parked_at is null and agentrl.lapsed_v1(l.lease_until, l.lease) as lapsed,
+           r.resume_partial and l.purpose = 'train' and l.next_seg > 0 and t.failures + 1 < r.max_attempts as resumable,
+           l.purpose = 'train' and coalesce(t.started_at + r.max_age < now(), false) as old
     from agentrl.live l
     join agentrl.trajectory t on t.run = l.run and t.start_version = l.start_version and t.id = l.trajectory
     where l.run = r.id
-      and (agentrl.lapsed_v1(l.lease_until, l.lease) or (l.purpose = 'train' and t.started_at + r.max_age < now()))
+      and (l.parked_at is null and agentrl.lapsed_v1(l.lease_until, l.lease)
+           or (l.purpose = 'train' and t.started_at + r.max_age < now()))
     order by l.fence
   loop
     if c.grp is not null then
@@ -22,6 +35,10 @@ begin
     where trajectory = c.trajectory and fence = c.fence and (not c.lapsed or agentrl.lapsed_v1(lease_until, lease))
     for update skip locked;
     continue when not found;
+    if c.lapsed and c.resumable and not c.old then
+      perform agentrl.park_live_v1(c.row, true, 'reaper', format('worker %s let its lease lapse', c.worker));
+      continue;
+    end if;
     delete from agentrl.live where trajectory = c.trajectory;
     old := not c.lapsed;
     perform agentrl.end_seat_v1(

@@ -130,7 +130,31 @@ begin
   return q;
 end $$;
 
--- Opens up to n training episodes within capacity, or says why none: retries, missing seats of open groups, new tasks.
+-- Hands up to n parked episodes of one start version, those that wait longest, to a worker. They hold their places already.
+create or replace function agentrl.serve_parked_v1(r agentrl.run, n_ bigint, worker_ text, out start_version bigint, out opened uuid[])
+language plpgsql as $$
+declare
+  l agentrl.live;
+begin
+  opened := '{}';
+  select p.start_version into start_version from agentrl.live p where p.run = r.id and p.parked_at is not null
+  order by p.parked_at, p.trajectory limit 1;
+  for l in
+    select * from agentrl.live p where p.run = r.id and p.parked_at is not null and p.start_version = serve_parked_v1.start_version
+    order by p.parked_at, p.trajectory limit n_ for update
+  loop
+    l.fence := nextval('agentrl.fence');
+    update agentrl.live set parked_at = null, worker = worker_, fence = l.fence, lease_until = clock_timestamp() + lease
+    where trajectory = l.trajectory;
+    update agentrl.trajectory t set worker = worker_, fence = l.fence
+    where t.run = r.id and t.start_version = l.start_version and t.id = l.trajectory;
+    perform agentrl.note_v1(r.id, l.trajectory, 'live', 'live', l.fence, worker_, format('continued after %s turns', l.next_seg));
+    opened := opened || l.trajectory;
+  end loop;
+end $$;
+
+-- Opens up to n training episodes, or says why none: parked ones, then within capacity retries, missing seats of open groups, new
+-- tasks.
 create or replace function agentrl.open_v1(
   run_ bigint, worker_ text, request_ uuid, n_ bigint, engine_version_ bigint, lineage_ text,
   out refusal text, out start_version bigint, out opened uuid[]) language plpgsql as $$
@@ -141,6 +165,7 @@ declare
   room record;
   left_ bigint;
   g uuid;
+  parked record;
 begin
   perform pg_advisory_xact_lock(hashtext('agentrl.admission'), run_::int);
   earlier := agentrl.earlier_request_v1(request_, run_, worker_);
@@ -157,6 +182,18 @@ begin
   select max(version) into start_version from agentrl.policy_version where run = run_ and status = 'published';
   if start_version is null then
     refusal := 'no_version';
+    return;
+  end if;
+  if not lineage ->> 'origin' = any (r.origins) then
+    perform agentrl.fail_v1('AR009', format('run "%s" trains on %s trajectories, not on %s ones: trainer.origins names them',
+                                            r.name, array_to_string(r.origins, ' and '), lineage ->> 'origin'));
+  end if;
+  select * into parked from agentrl.serve_parked_v1(r, n_, worker_);
+  if parked.opened <> '{}' then
+    start_version := parked.start_version;
+    opened := parked.opened;
+    insert into agentrl.open_request (request, run, worker, start_version, trajectories)
+    values (request_, run_, worker_, start_version, opened);
     return;
   end if;
   select * into room from agentrl.room_v1(r, engine_version_);
@@ -231,10 +268,11 @@ begin
 end $$;
 
 -- The episodes of a request as their worker needs them, in the order of the request.
-create or replace function agentrl.opened_v1(run_ bigint, start_version_ bigint, ids uuid[]) returns table (
+create or replace function agentrl.opened_v2(run_ bigint, start_version_ bigint, ids uuid[]) returns table (
   trajectory uuid, fence bigint, split text, task_id text, payload json, task_index bigint, seed bigint, start_version bigint,
-  purpose text, grp uuid, seat bigint, attempt bigint) language sql stable as $$
-  select t.id, t.fence, t.split, t.task_id, k.payload, t.task_idx, t.seed, t.start_version, t.purpose, t.grp, t.seat, t.attempt
+  purpose text, grp uuid, seat bigint, attempt bigint, n_segments bigint) language sql stable as $$
+  select t.id, t.fence, t.split, t.task_id, k.payload, t.task_idx, t.seed, t.start_version, t.purpose, t.grp, t.seat, t.attempt,
+         coalesce((select next_seg from agentrl.live l where l.trajectory = t.id), 0)
   from unnest(ids) with ordinality o (id, n)
   join agentrl.trajectory t on t.run = run_ and t.start_version = start_version_ and t.id = o.id
   join agentrl.task k on k.run = run_ and k.split = t.split and k.idx = t.task_idx

@@ -86,6 +86,21 @@ create or replace function agentrl.renew_v1(worker_ text, trajectories_ uuid[], 
     on l.trajectory = m.id and l.fence = m.fence and l.worker = worker_
 $$;
 
+-- Leaves an episode to another worker; false: this run continues none, or nothing of it is stored, or it is not the caller's.
+create or replace function agentrl.park_v1(trajectory_ uuid, fence_ bigint) returns boolean language plpgsql as $$
+declare
+  l agentrl.live;
+begin
+  select l0.* into l from agentrl.live l0 join agentrl.run r on r.id = l0.run and r.resume_partial
+  where l0.trajectory = trajectory_ and l0.fence = fence_ and l0.purpose = 'train' and l0.next_seg > 0 and l0.parked_at is null
+  for update of l0;
+  if not found then
+    return false;
+  end if;
+  perform agentrl.park_live_v1(l, false, l.worker, 'its worker was stopped');
+  return true;
+end $$;
+
 -- The answer to a completion whose live row is gone: the first result when it is a repetition, else fenced.
 create or replace function agentrl.completed_before_v1(
   trajectory_ uuid, fence_ bigint, n_segments_ bigint, termination_ text, outcome_ text) returns text language plpgsql as $$

@@ -30,6 +30,7 @@ begin
     left join agentrl.consumed k on k.run = source_ and k.trajectory = t.id and k.abandoned_by is null
     where t.run = source_ and t.purpose = 'train' and t.complete and t.outcome in ('graded', 'policy_ended') and t.n_actions > 0
       and (t.outcome <> 'graded' or w.id is not null) and (r.group_size = 1 or t.grp is not null)
+      and t.origin = any (r.origins)
       and (min_reward_ is null or w.value >= min_reward_) and (max_reward_ is null or w.value <= max_reward_)
       and (success_ is null or w.success = success_)
       and (first_step_ is null or k.step >= first_step_) and (last_step_ is null or k.step <= last_step_)

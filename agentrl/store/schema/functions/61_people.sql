@@ -63,12 +63,13 @@ create or replace view agentrl.v_stuck (
 ) as
 select r.id, r.name, s.place,
        case when s.lapsed then 'lease lapsed'
-            when s.place = 'live' and now() - t.started_at > 10 * r.lease then 'running too long' else s.why end, s.trajectory, t.task_id,
+            when s.place = 'live' and s.since is null and now() - t.started_at > 10 * r.lease then 'running too long' else s.why end, s.trajectory, t.task_id,
        extract(epoch from now() - coalesce(s.since, t.started_at))::double precision, s.lapsed, s.holder
 from (
-  select run, run as source, trajectory, start_version, 'live' as place, null::timestamptz as since, worker as holder,
-         agentrl.lapsed_v1(lease_until, lease) as lapsed,
-         'running' as why from agentrl.live
+  select run, run as source, trajectory, start_version, 'live' as place, parked_at as since,
+         case when parked_at is null then worker end as holder,
+         parked_at is null and agentrl.lapsed_v1(lease_until, lease) as lapsed,
+         case when parked_at is null then 'running' else 'waits for a worker to continue it' end as why from agentrl.live
   union all
   select run, run, trajectory, start_version, 'grade_job', at, worker, coalesce(agentrl.lapsed_v1(lease_until, lease), false),
          case when worker is null then 'waits for a reward worker' else 'is being graded' end from agentrl.grade_job

@@ -33,6 +33,8 @@ create table agentrl.run (
   long_tokens bigint check (long_tokens > 0),               -- Tokens from which an item counts as long; NULL means no reservation.
   long_share double precision not null default 0 check (long_share >= 0 and long_share < 1), -- Share of each batch reserved for long items.
   long_wait interval not null default interval '30 seconds', -- Longest that a claim waits for long items before it fills their places.
+  resume_partial boolean not null default false,            -- Whether an episode that lost its worker is continued from its last turn.
+  origins text[] not null default '{simulated,recorded}',   -- Origins whose trajectories it opens and takes for training.
   check (batch_min % group_size = 0 and batch_max % group_size = 0),
   check (lag_bound is distinct from 0 or batch_min = batch_max)
 );

@@ -28,7 +28,8 @@ create table agentrl.live (
   n_actions bigint not null default 0,                      -- Action tokens stored so far.
   versions bigint[] not null default '{}',                  -- Distinct policy versions of the action tokens so far, ascending.
   lease interval not null,                                  -- Length of the lease.
-  lease_until timestamptz not null                          -- When the lease lapses.
+  lease_until timestamptz not null,                         -- When the lease lapses.
+  parked_at timestamptz                                     -- When it was left to whoever continues it; NULL while a worker holds it.
 ) with (fillfactor = 50, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
 create index on agentrl.live (run);
 
@@ -203,7 +204,7 @@ create table agentrl.event (
   why text not null,                                        -- The occasion.
   at timestamptz not null default clock_timestamp(),        -- When.
   constraint event_is_a_legal_move check (coalesce(from_place, 'new') || ' -> ' || to_place in (
-    'new -> live', 'new -> ready', 'live -> grade_job', 'live -> graded', 'live -> evaluated', 'live -> dropped',
+    'new -> live', 'new -> ready', 'live -> live', 'live -> grade_job', 'live -> graded', 'live -> evaluated', 'live -> dropped',
     'grade_job -> graded', 'grade_job -> evaluated', 'grade_job -> dropped', 'graded -> ready', 'graded -> dropped',
     'ready -> lease', 'ready -> dropped', 'lease -> ready', 'lease -> consumed', 'lease -> dropped', 'consumed -> ready'))
 );
