@@ -22,8 +22,8 @@ SHORT = [
 ]
 
 
-def start(command_line: CommandLine, name: str) -> Running:
-    return command_line.start("train", "--env", "code_agent", "--name", name, "--seed", "11", *SHORT)
+def start(command_line: CommandLine, name: str, *settings: str) -> Running:
+    return command_line.start("train", "--env", "code_agent", "--name", name, "--seed", "11", *SHORT, *settings)
 
 
 def conservation(command_line: CommandLine, name: str) -> dict:
@@ -56,6 +56,25 @@ def test_kill_9__the_run_finishes_and_conserves(role: str, learned: str, command
     assert "conservation OK" in running.output
     assert_trained_once(command_line, name)
     assert_nothing_left(command_line, name)
+
+
+def test_partial_episodes__are_continued_by_the_next_worker(learned: str, command_line: CommandLine) -> None:
+    running = start(command_line, "partial", "rollout.resume_partial=true", "trainer.steps=4")
+    running.wait_for(r" +2/4")
+    (victim,) = [
+        p for p in command_line.processes("partial") if "agentrl.cli.main rollout --worker 0 " in " ".join(p.cmdline())
+    ]
+    victim.send_signal(signal.SIGTERM)
+    assert running.wait() == 0, running.output + command_line.errors()
+    assert conservation(command_line, "partial")["holds"] is True
+    continued = (
+        "select count(distinct e.trajectory) from agentrl.event e join agentrl.run r on r.id = e.run"
+        " join agentrl.consumed c on c.run = e.run and c.trajectory = e.trajectory"
+        " where r.name = 'partial' and e.why like 'continued after %'"
+    )
+    assert json.loads(command_line.run("db", "sql", continued, "--json"))["count"] > 0
+    output = command_line.run("replay", "check", "partial")
+    assert "re-scored" in output
 
 
 def test_interrupt__leaves_nothing_and_resumes(learned: str, command_line: CommandLine) -> None:
