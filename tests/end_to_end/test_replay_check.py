@@ -26,7 +26,7 @@ Key = tuple[UUID, int]
 """Id and start version of a trajectory."""
 
 _REWRITE = """
-  update agentrl.segment set body_hash = %s, context = %s, versions = %s, token_versions = %s, n_obs = %s, n_act = %s, ids = %s,
+  update agentrl.segment set context = %s, versions = %s, token_versions = %s, n_obs = %s, n_act = %s, ids = %s,
     logprobs = %s, loss_mask = %s, observation_text = %s, action_text = %s, reward = %s
   where trajectory = %s and seg = %s returning seg
 """
@@ -94,7 +94,7 @@ class Rows:
 
     @contextmanager
     def planted(self, key: Key, number: int, change: Callable[[Segment], Segment]) -> Iterator[None]:
-        """A segment's row replaced by another that is sound in itself: its texts and its hash fit it."""
+        """A segment's row replaced by another that is sound in itself: its texts fit it."""
         before = self.stored(key).segments[number]
         self._write(key, change(before))
         try:
@@ -109,9 +109,9 @@ class Rows:
             observation_text=chat.decode(segment.observation.tolist()),
             action_text=chat.decode_action(segment.action.tolist()),
         )
-        _, digest, context, version, token_versions, n_obs, n_act, ids, logprobs, mask, *_ = segment_parameters(segment)
+        _, context, version, token_versions, n_obs, n_act, ids, logprobs, mask, *_ = segment_parameters(segment)
         versions = [version] if token_versions is None else sorted(set(segment.versions.tolist()))
-        values = (digest, context, versions, token_versions, n_obs, n_act, ids, logprobs, mask)
+        values = (context, versions, token_versions, n_obs, n_act, ids, logprobs, mask)
         texts = (segment.observation_text, segment.action_text, segment.reward)
         assert self.store.rows(_REWRITE, (*values, *texts, key[0], segment.index))
 
@@ -183,8 +183,8 @@ def test_reward_on_another_turn__is_found(rows: Rows) -> None:
 
 
 def test_row_changed_by_hand__ends_the_command_with_code_1(rows: Rows, later: Key, command_line: CommandLine) -> None:
-    update = "update agentrl.segment set reward = %s where trajectory = %s and seg = 1 returning seg"
-    rows.store.rows(update, (1.0, later[0]))
+    update = "update agentrl.segment set finish_reason = %s where trajectory = %s and seg = 1 returning seg"
+    rows.store.rows(update, ("length", later[0]))
     output = command_line.run("replay", "check", "learned", "--limit", "100", code=1)
-    rows.store.rows(update, (None, later[0]))
-    assert f"agentrl: trajectory {later[0]}, segment 1: its content was changed" in output
+    rows.store.rows(update, ("stop", later[0]))
+    assert f"agentrl: trajectory {later[0]}, segment 1" in output

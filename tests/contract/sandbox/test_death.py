@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -62,7 +63,14 @@ def ours(provider: Provider, creator: int) -> set[int]:
         roots = [psutil.Process(container.attrs["State"]["Pid"]) for container in listed]
         return {process.pid for root in roots for process in [root, *root.children(recursive=True)]}
     found = psutil.Process(creator).children(recursive=True)
-    return {process.pid for process in found if (process.cmdline() or [""])[0].startswith("sandbox-")}
+    return {process.pid for process in found if _title(process).startswith("sandbox-")}
+
+
+def _title(process: psutil.Process) -> str:
+    """What it calls itself; nothing once it has ended, be it reaped or not."""
+    with suppress(psutil.NoSuchProcess):  # a zombie is one to psutil
+        return (process.cmdline() or [""])[0]
+    return ""
 
 
 def owner_of(pid: int) -> Owner:
