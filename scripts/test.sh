@@ -1,5 +1,6 @@
 #!/bin/sh
-# Runs all tests with what they need: bubblewrap, a private Docker daemon (as root), and a database that the tests start themselves.
+# Runs all tests with what they need: bubblewrap, a private Docker daemon (as root), an SGLang server where it can be installed, and
+# a database that the tests start themselves.
 #   scripts/test.sh BIN [PYTEST ARGUMENTS]        BIN: the folder of the virtual environment's programs
 set -eu
 bin=${1:?usage: test.sh BIN [PYTEST ARGUMENTS]}
@@ -8,6 +9,7 @@ scripts=$(CDPATH='' cd -- "$(dirname -- "$0")" && pwd)
 "$scripts/install-bubblewrap.sh"
 folder=$(mktemp -d /tmp/agentrl-docker-XXXXXX)
 stop() {
+    [ -z "${sglang:-}" ] || kill "$sglang" 2>/dev/null || true
     if [ -f "$folder/docker.pid" ]; then
         kill "$(cat "$folder/docker.pid")" 2>/dev/null || true
         waited=0
@@ -27,6 +29,10 @@ if [ $# -gt 0 ]; then
     "$bin/python" -m pytest "$@"
     exit
 fi
+# Installs and starts while the first tests run; those that need it wait for it.
+export AGENTRL_TEST_SGLANG="$folder/sglang"
+"$bin/python" -m tests.sglang_server "$AGENTRL_TEST_SGLANG" >"$folder/sglang.log" 2>&1 &
+sglang=$!
 # Whole runs in one process and all the rest in another, since each waits half of its time.
 "$bin/python" -m pytest tests/end_to_end tests/chaos --ignore tests/end_to_end/test_wrong_input.py >"$folder/whole-runs.log" 2>&1 &
 whole_runs=$!

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -10,7 +11,9 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests import sglang_server
 from tests.command_line import CommandLine
+from tests.sglang_server import SGLang
 
 
 @pytest.fixture(scope="session")
@@ -43,3 +46,24 @@ def learned(command_line: CommandLine) -> str:
         "evaluation.episodes=256",
         "evaluation.every=0",
     )
+
+
+@pytest.fixture(scope="session")
+def sglang(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SGLang]:
+    """The session's real SGLang server; tests that need it are skipped where it can't run."""
+    if named := os.environ.get(sglang_server.VARIABLE):
+        state = sglang_server.read_state(Path(named))
+        if state.problem:
+            pytest.skip(state.problem)
+        yield state
+        return
+    python = sglang_server.installed()
+    if python is None:
+        pytest.skip("SGLang is not installed: scripts/install-sglang.sh")
+    process, url = sglang_server.start(python, tmp_path_factory.mktemp("sglang"))
+    try:
+        sglang_server.wait_ready(process, url)
+        yield SGLang(str(python), url)
+    finally:
+        process.kill()
+        process.wait(30)

@@ -10,7 +10,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -21,7 +21,8 @@ from agentrl.types import FinishReason, PolicyVersion, Sampling
 
 @dataclass(frozen=True, slots=True)
 class GenerateRequest:
-    """One turn. ``session`` names the trajectory, so that its prefix may be reused; ``seed`` makes the draw reproducible."""
+    """One turn. ``session`` names the trajectory, so that its prefix may be reused; ``seed`` fixes the draw of an engine that
+    is reproducible."""
 
     session: str
     token_ids: Sequence[int]
@@ -48,13 +49,15 @@ class Generation:
 
 @dataclass(frozen=True, slots=True)
 class EngineInfo:
-    """Recorded in every trajectory's lineage."""
+    """Name to log-prob kind are recorded in every trajectory's lineage."""
 
     name: str
     version: str
     dtype: str
     logprob_kind: str
     max_context: int
+    reproducible: bool
+    """A request's seed fixes its tokens, whoever shares the batch."""
 
 
 class Engine(Protocol):
@@ -75,6 +78,10 @@ class Engine(Protocol):
 
     def release(self, session: str) -> None:
         """The session is over: its cache may go."""
+        ...
+
+    def metrics(self) -> Mapping[str, float]:
+        """Totals since the start: `agentrl.engine.traffic`, and what is special to this engine."""
         ...
 
     async def close(self) -> None: ...

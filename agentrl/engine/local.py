@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +23,7 @@ import torch
 from agentrl.engine.contract import EngineInfo, GenerateRequest, Generation
 from agentrl.engine.sampling import check_sampling, draw, uniforms
 from agentrl.engine.slots import Slots
+from agentrl.engine.traffic import Traffic
 from agentrl.engine.transformer import Decoder, KVCache, Rows
 from agentrl.errors import EngineError, WeightsCorrupt
 from agentrl.model.config import ModelConfig
@@ -35,7 +37,8 @@ NO_VERSION = -1
 GATHER_S = 0.02
 GATHERED = 48
 """A step for few requests costs almost as much as one for many. So while sessions rest between two turns, a step for fewer than
-`GATHERED` requests is followed by a pause of up to `GATHER_S` seconds in which others may join."""
+`GATHERED` requests is followed by a pause of up to `GATHER_S` seconds in which others may join. It ends early when nobody is
+left to wait for, or enough have joined."""
 
 ROWS_PER_STEP = 4096
 """Token rows of one forward at most, so that a long prompt does not hold up everyone else."""
@@ -53,7 +56,7 @@ class LocalEngine:
         torch.set_num_threads(threads)
         self._config = ModelConfig.read(Path(model_dir))
         n_context = min(max_context or self._config.max_positions, self._config.max_positions)
-        self.info = EngineInfo("local", str(torch.__version__), "float32", "sampled", n_context)
+        self.info = EngineInfo("local", str(torch.__version__), "float32", "sampled", n_context, reproducible=True)
         self._slots = Slots(slots, n_context)
         self._cache = KVCache(self._config, slots, n_context)
         self._decoder: Decoder | None = None
@@ -62,8 +65,10 @@ class LocalEngine:
         self._running: dict[int, _Job] = {}
         self._by_session: dict[str, _Job] = {}
         self._driver: asyncio.Task[None] | None = None
+        self._gathered = asyncio.Event()
         self._loading = asyncio.Lock()
         self._closed = False
+        self._traffic = Traffic()
 
     @property
     def version(self) -> int:
@@ -85,10 +90,14 @@ class LocalEngine:
         job = self._accept(request)
         self._by_session[request.session] = job
         self._waiting.append(job)
+        if self._present() >= GATHERED:
+            self._gathered.set()
         if self._driver is None or self._driver.done():
             self._driver = asyncio.create_task(self._drive(), name="local engine")
         try:
-            return await job.answer
+            generation = await job.answer
+            self._traffic.count(len(job.ids), generation)
+            return generation
         finally:
             if not job.answer.done() or job.answer.cancelled():
                 self._withdraw(job)
@@ -99,6 +108,12 @@ class LocalEngine:
         if job is not None:
             self._abort(job)
         self._slots.forget(session)
+        if not self._slots.resting:
+            self._gathered.set()
+
+    def metrics(self) -> dict[str, float]:
+        """See `Traffic`."""
+        return self._traffic.metrics()
 
     async def close(self) -> None:
         """End every request with ``FinishReason.ABORT``; later ones are refused."""
@@ -130,16 +145,23 @@ class LocalEngine:
             while self._waiting or self._running:
                 self._admit()
                 self._step()
-                await asyncio.sleep(self._pause())
+                await self._gather()
         except Exception as error:  # the driver's boundary: whatever stops it must not leave a request waiting
             for job in list(self._by_session.values()):
                 self._fail(job, f"the engine failed: {error!r}", error)
 
-    def _pause(self) -> float:
-        """Seconds until the next step; 0 when nobody is expected or enough are there."""
-        if not self._slots.resting:
-            return 0.0
-        return GATHER_S * max(0.0, 1 - len(self._running) / GATHERED)
+    async def _gather(self) -> None:
+        """Let others run, then wait for some of the resting sessions."""
+        await asyncio.sleep(0)
+        pause = GATHER_S * (1 - self._present() / GATHERED)
+        if not self._slots.resting or pause <= 0:
+            return
+        self._gathered.clear()
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._gathered.wait(), pause)
+
+    def _present(self) -> int:
+        return len(self._running) + len(self._waiting)
 
     def _admit(self) -> None:
         """First come, first served."""
@@ -177,17 +199,18 @@ class LocalEngine:
             self._sample(slots, logits)
 
     def _plan_rows(self) -> tuple[np.ndarray, np.ndarray]:
-        """Slots and their row counts, those with one row first, then in order of arrival; the rest waits for the next step."""
+        """Slots and their row counts, those with one row first and by slot, then in order of arrival; the rest waits."""
         slots = np.fromiter(self._running, dtype=np.int64, count=len(self._running))
         counts = self._slots.length[slots] - self._slots.cached[slots]
         if counts.max() == 1:
+            slots.sort()
             return slots, counts
         order = np.argsort(counts != 1, kind="stable")
         slots, counts = slots[order], counts[order]
         allowed = np.minimum(counts, np.maximum(ROWS_PER_STEP - (np.cumsum(counts) - counts), 0))
         served = allowed > 0
         slots, counts = slots[served], allowed[served]
-        order = np.argsort(counts != 1, kind="stable")
+        order = np.lexsort((np.where(counts == 1, slots, 0), counts != 1))
         return slots[order], counts[order]
 
     def _sample(self, slots: np.ndarray, logits: torch.Tensor) -> None:

@@ -13,7 +13,7 @@ def check_sampling(sampling: Sampling) -> None:
     """`UsageError` for what can't be replayed exactly by a trainer."""
     if sampling.top_p < 1.0 or sampling.top_k > 0:
         raise UsageError(
-            f"top_p={sampling.top_p}, top_k={sampling.top_k}: the in-process engine samples from the whole distribution, "
+            f"top_p={sampling.top_p}, top_k={sampling.top_k}: engines sample from the whole distribution, "
             "because the kept set of a cut one can't be replayed by the trainer; use top_p = 1 and top_k = 0"
         )
     if not 0.0 <= sampling.temperature < float("inf"):

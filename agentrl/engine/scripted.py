@@ -15,6 +15,7 @@ import numpy as np
 
 from agentrl.engine.contract import EngineInfo, GenerateRequest, Generation
 from agentrl.engine.sampling import check_sampling
+from agentrl.engine.traffic import Traffic
 from agentrl.errors import EngineError, UsageError
 from agentrl.types import FinishReason, PolicyVersion
 
@@ -36,11 +37,12 @@ class ScriptedEngine:
     """
 
     def __init__(self, script: Callable[[GenerateRequest], Sequence[int]], *, max_context: int = 4096) -> None:
-        self.info = EngineInfo("scripted", "1", "float32", "sampled", max_context)
+        self.info = EngineInfo("scripted", "1", "float32", "sampled", max_context, reproducible=True)
         self._script = script
         self._version = -1
         self._turns: dict[str, _Turn] = {}
         self._closed = False
+        self._traffic = Traffic()
 
     @property
     def version(self) -> int:
@@ -69,13 +71,15 @@ class ScriptedEngine:
         finally:
             del self._turns[request.session]
         n = len(turn.ids)
-        return Generation(
+        generation = Generation(
             token_ids=np.array(turn.ids, dtype=np.int32),
             logprobs=np.full(n, LOGPROB, dtype=np.float32),
             versions=np.array(turn.versions, dtype=np.int32),
             finish_reason=reason,
             generate_s=time.monotonic() - began,
         )
+        self._traffic.count(len(request.token_ids), generation)
+        return generation
 
     async def _play(self, request: GenerateRequest, turn: _Turn) -> FinishReason:
         for token in self._script(request):
@@ -94,6 +98,10 @@ class ScriptedEngine:
         """A turn still running ends with ``FinishReason.ABORT``."""
         if session in self._turns:
             self._turns[session].aborted = True
+
+    def metrics(self) -> dict[str, float]:
+        """See `Traffic`."""
+        return self._traffic.metrics()
 
     async def close(self) -> None:
         """End every request with ``FinishReason.ABORT``; later ones are refused."""

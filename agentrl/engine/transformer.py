@@ -19,6 +19,9 @@ import torch.nn.functional as F
 
 from agentrl.model.config import ModelConfig
 
+SPARSE = 2
+"""Neighbouring slots are read in place up to this many for each one that is asked for."""
+
 
 @dataclass(frozen=True, slots=True)
 class Rows:
@@ -36,10 +39,14 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """Sequences whose attention is computed together: all with one row, or several, padded to ``width`` rows."""
+    """Sequences whose attention is computed together: all with one row, or several, padded to ``width`` rows.
+
+    ``slots`` as a slice takes neighbouring slots as they lie, without a copy; those that are not asked for are padding too.
+    """
 
     rows: slice
-    slots: torch.Tensor
+    slots: torch.Tensor | slice
+    sequences: int
     longest: int
     width: int
     mask: torch.Tensor
@@ -64,10 +71,13 @@ class KVCache:
         self.width = 2 * config.n_kv_heads * config.head_dim
         self.layers = [torch.zeros(slots * max_context, self.width) for _ in range(config.n_layers)]
 
-    def read(self, layer: int, slots: torch.Tensor, longest: int) -> torch.Tensor:
-        """[slots, longest, width]: a copy, contiguous."""
-        rows = self.layers[layer].view(-1, self.max_context * self.width)[:, : longest * self.width]
-        return rows.index_select(0, slots).view(len(slots), longest, self.width)
+    def read(self, layer: int, slots: torch.Tensor | slice, longest: int) -> torch.Tensor:
+        """[slots, longest, width]: a view for a slice, else a copy."""
+        rows = self.layers[layer].view(-1, self.max_context, self.width)
+        if isinstance(slots, slice):
+            return rows[slots, :longest]
+        flat = rows.view(-1, self.max_context * self.width)[:, : longest * self.width]
+        return flat.index_select(0, slots).view(len(slots), longest, self.width)
 
 
 class Decoder:
@@ -138,11 +148,11 @@ class Decoder:
     def _attend_group(self, group: _Group, query: torch.Tensor, kv: torch.Tensor) -> torch.Tensor:
         """Query heads that share a key head are laid out as rows of one attention, so keys are never repeated."""
         c = self.config
-        sequences, share = len(group.slots), c.n_heads // c.n_kv_heads
+        sequences, share = group.sequences, c.n_heads // c.n_kv_heads
         if group.padded is not None:
             query = query.new_zeros(sequences * group.width, query.shape[1]).index_copy_(0, group.padded, query)
         q = query.view(sequences, group.width, c.n_kv_heads, share, c.head_dim).transpose(1, 2)
-        k, v = kv.view(sequences, group.longest, 2, c.n_kv_heads, c.head_dim).permute(2, 0, 3, 1, 4)
+        k, v = kv.unflatten(2, (2, c.n_kv_heads, c.head_dim)).permute(2, 0, 3, 1, 4)
         out = F.scaled_dot_product_attention(q.reshape(sequences, c.n_kv_heads, -1, c.head_dim), k, v, attn_mask=group.mask)
         out = out.view(sequences, c.n_kv_heads, group.width, share, c.head_dim).transpose(1, 2).reshape(-1, query.shape[1])
         return out if group.padded is None else out.index_select(0, group.padded)
@@ -162,32 +172,49 @@ def _groups(rows: Rows, share: int) -> list[_Group]:
     single = int((rows.counts == 1).sum())
     groups = []
     if single:
-        groups.append(_group(rows.slots[:single], rows.starts[:single], None, share, 0))
+        groups.append(_single_rows(rows.slots[:single], rows.starts[:single]))
     if single < len(rows.counts):
-        groups.append(_group(rows.slots[single:], rows.starts[single:], rows.counts[single:], share, single))
+        groups.append(_many_rows(rows.slots[single:], rows.starts[single:], rows.counts[single:], share, single))
     return groups
 
 
-def _group(slots: np.ndarray, starts: np.ndarray, counts: np.ndarray | None, share: int, first_row: int) -> _Group:
-    """``counts`` None: one row each."""
-    width = 1 if counts is None else int(counts.max())
-    longest = int((starts + (1 if counts is None else counts)).max())
-    # Each row sees its past, padding rows too: a row that sees nothing would be NaN.
-    hidden = np.arange(longest) > (starts[:, None] + np.arange(width))[:, :, None]
-    bias = np.zeros(hidden.shape, dtype=np.float32)
-    bias[hidden] = -np.inf
-    if counts is None:
-        mask = torch.from_numpy(bias)[:, None]
-        return _Group(slice(first_row, first_row + len(slots)), torch.from_numpy(slots), longest, 1, mask, None)
+def _single_rows(slots: np.ndarray, starts: np.ndarray) -> _Group:
+    """Slots in ascending order that lie close enough are read in place, the gaps with them: cheaper than a copy."""
+    longest, first, n = int(starts.max()) + 1, int(slots[0]), len(slots)
+    rows, span = slice(0, n), int(slots[-1]) - first + 1
+    if not n <= span <= SPARSE * n or (slots[1:] <= slots[:-1]).any():
+        return _Group(rows, torch.from_numpy(slots), n, longest, 1, _mask(starts[:, None], longest, 1), None)
+    padded = slots - first
+    ends = np.full(span, longest)
+    ends[padded] = starts
+    full = span == n
+    index = None if full else torch.from_numpy(padded)
+    return _Group(rows, slice(first, first + span), span, longest, 1, _mask(ends[:, None], longest, 1), index)
+
+
+def _many_rows(slots: np.ndarray, starts: np.ndarray, counts: np.ndarray, share: int, first_row: int) -> _Group:
+    width, longest = int(counts.max()), int((starts + counts).max())
     padded = np.flatnonzero(np.arange(width) < counts[:, None])
     return _Group(
         rows=slice(first_row, first_row + len(padded)),
         slots=torch.from_numpy(slots),
+        sequences=len(slots),
         longest=longest,
         width=width,
-        mask=torch.from_numpy(bias.repeat(share, axis=1))[:, None],
+        mask=_mask(starts[:, None] + np.arange(width), longest, share),
         padded=torch.from_numpy(padded),
     )
+
+
+def _mask(positions: np.ndarray, longest: int, share: int) -> torch.Tensor:
+    """0 for what a row sees, -inf else, [sequences, 1, rows * share, longest], from positions [sequences, rows].
+
+    Each row sees its past, padding rows too: a row that sees nothing would be NaN.
+    """
+    hidden = np.arange(longest) > positions[:, :, None]
+    bias = np.zeros(hidden.shape, dtype=np.float32)
+    bias[hidden] = -np.inf
+    return torch.from_numpy(bias if share == 1 else bias.repeat(share, axis=1))[:, None]
 
 
 def _fuse(config: ModelConfig, tensors: Mapping[str, torch.Tensor], layer: int) -> _Layer:

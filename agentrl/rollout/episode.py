@@ -99,11 +99,13 @@ class EpisodeRunner:
         return [segment for segment in stored.segments[: opened.n_segments] if segment.n_act]
 
     def metrics(self) -> dict[str, float]:
-        """Totals since the start, and the pool's gauges."""
+        """Totals since the start, the engine's too, and the pool's gauges."""
         totals = {"episodes": self.episodes, "sampled_tokens": self.sampled_tokens}
         totals |= {"rewritten_contexts": self.rewrites, "continued_episodes": self.continued}
         seconds = {"reward_s": round(self.reward_s, 2), "tool_s": round(self.tool_s, 2)}
-        return {**totals, **seconds, **{f"sandbox_{k}": round(v, 4) for k, v in self.pool.metrics().items()}}
+        engine = {f"engine_{name}": total for name, total in self.engine.metrics().items()}
+        sandboxes = {f"sandbox_{name}": round(value, 4) for name, value in self.pool.metrics().items()}
+        return {**totals, **seconds, **engine, **sandboxes}
 
     async def _graded(self, episode: Episode, ending: EpisodeEnd) -> EpisodeEnd:
         if not is_gradable(self.environment, ending.termination):

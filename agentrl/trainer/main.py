@@ -23,8 +23,10 @@ import torch
 
 from agentrl.config.run import RunConfig
 from agentrl.config.stored import from_row
+from agentrl.engine.sglang.loading import locks_folder
 from agentrl.environment.registry import load
 from agentrl.errors import Fenced, RunFailed, UnknownOutcome
+from agentrl.model.config import ModelConfig
 from agentrl.monitor.log import ProcessLog
 from agentrl.store.contract import Checkpoint, RunRow, TrainerStart, TrajectoryStore
 from agentrl.store.patience import outlasting
@@ -33,7 +35,8 @@ from agentrl.trainer.console import Console
 from agentrl.trainer.loop import TrainerLoop
 from agentrl.trainer.megatron.build import alone, join_world
 from agentrl.trainer.models import build_companions, build_models
-from agentrl.trainer.publish import Publisher
+from agentrl.trainer.publish import Publisher, Push
+from agentrl.trainer.push import ServerPush
 from agentrl.trainer.team import Channel, Team, dismissed
 from agentrl.trainer.warm_start import WarmStartStopped, warm_started_model
 
@@ -80,7 +83,7 @@ def _train(store: TrajectoryStore, run: RunRow, config: RunConfig, folder: Path,
         loop = None
         try:
             with dismissed(_gather_team(config, model_dir, checkpoint)) as team:
-                loop = _build_loop(store, run, config, folder, log, console, stop, start, team, checkpoint)
+                loop = _build_loop(store, run, config, folder, log, console, stop, start, model_dir, team, checkpoint)
                 return EXIT_DONE if loop.train() else EXIT_STOPPED
         finally:
             log.cpu("trainer ends")
@@ -155,10 +158,11 @@ def _build_loop(
     console: Console,
     stop: threading.Event,
     start: TrainerStart,
+    model_dir: Path,
     team: Team,
     checkpoint: Checkpoint | None,
 ) -> TrainerLoop:
-    publisher = Publisher(store, run.id, start, folder / "weights")
+    publisher = Publisher(store, run.id, start, folder / "weights", _push(config, run, folder, model_dir, log))
     first = start.version is None
     version = start.version or publisher.publish(team.weights(), parent=None, updates=0)
     log.gauge(step=start.step, policy_version=version.version)
@@ -172,6 +176,24 @@ def _build_loop(
     if first and config.evaluation.episodes:
         loop.request_evaluation(config.evaluation.episodes)
     return loop
+
+
+def _push(config: RunConfig, run: RunRow, folder: Path, model_dir: Path, log: ProcessLog) -> Push | None:
+    """How new weights reach the engines without their file; None: not at all, they read it."""
+    engine = config.engine
+    if engine.kind == "local" or engine.transport == "disk":
+        return None
+    backend = "nccl" if torch.cuda.is_available() else "gloo"
+    return ServerPush(
+        engine.server_urls,
+        ModelConfig.read(model_dir),
+        run.spec.name,
+        locks_folder(folder),
+        engine.transport,
+        backend,
+        config.staleness.refresh_every,
+        lambda line: log.warning("push", error=line),
+    )
 
 
 def _model_dir(config: RunConfig, folder: Path, console: Console, log: ProcessLog, stop: threading.Event) -> Path:

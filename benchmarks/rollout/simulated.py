@@ -32,7 +32,7 @@ class SimulatedEngine:
     """Answers with ``answer(request)`` after ``seconds``; loading takes no time."""
 
     def __init__(self, answer: Callable[[GenerateRequest], list[int]], seconds: float = 0.0) -> None:
-        self.info = EngineInfo("simulated", "1", "float32", "sampled", 1 << 16)
+        self.info = EngineInfo("simulated", "1", "float32", "sampled", 1 << 16, reproducible=True)
         self._answer, self._seconds, self._version = answer, seconds, -1
 
     @property
@@ -51,6 +51,10 @@ class SimulatedEngine:
 
     def release(self, session: str) -> None:
         """There is no cache."""
+
+    def metrics(self) -> dict[str, float]:
+        """Nothing is counted."""
+        return {}
 
     async def close(self) -> None:
         """There is nothing to close."""

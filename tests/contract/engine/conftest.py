@@ -2,51 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from agentrl.engine.contract import Engine, GenerateRequest
 from agentrl.engine.local import LocalEngine
 from agentrl.engine.scripted import ScriptedEngine
-from agentrl.model.config import ModelConfig
-from agentrl.model.tiny import build_tiny_model, initial_tensors
-from agentrl.model.tiny_tokenizer import TokenizerPlan, build_tokenizer
-from agentrl.types import PolicyVersion, Sampling
-from agentrl.weights.files import export_weights
-
-MAX_CONTEXT = 96
-
-
-@dataclass
-class Versions:
-    """Weights by version: each seed gives other distributions, none of them near uniform."""
-
-    model_dir: Path
-    folder: Path
-    made: dict[int, PolicyVersion] = field(default_factory=dict)
-
-    def __call__(self, version: int) -> PolicyVersion:
-        if version not in self.made:
-            file = export_weights(self.tensors(version), self.folder / f"v{version}")
-            self.made[version] = PolicyVersion(version, None, version, file.uri, file.checksum, "published")
-        return self.made[version]
-
-    def tensors(self, version: int) -> Iterator[tuple[str, torch.Tensor]]:
-        for name, tensor in initial_tensors(ModelConfig.read(self.model_dir), seed=100 + version):
-            yield name, tensor * 8 if tensor.dim() > 1 else tensor
+from agentrl.types import Sampling
+from tests.contract.engine.harness import SLOW_S, MakeEngine, Versions, connect, slow_down
+from tests.fake_sglang import FakeSGLang
+from tests.sglang_server import MAX_CONTEXT, SGLang, contract_model
 
 
 @pytest.fixture(scope="session")
 def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("model")
-    build_tokenizer(["say something, then stop"] * 10, TokenizerPlan(), folder)
-    build_tiny_model(folder, seed=0, d=32, layers=2, heads=4, kv=2, ff=48, max_positions=MAX_CONTEXT)
-    return folder
+    return contract_model(tmp_path_factory.mktemp("model"))
 
 
 @pytest.fixture(scope="session")
@@ -58,11 +33,23 @@ def _script(request: GenerateRequest) -> list[int]:
     return np.random.default_rng(request.seed).integers(0, 250, request.max_new_tokens).tolist()
 
 
-@pytest.fixture(params=["local", "scripted"])
-def make_engine(request: pytest.FixtureRequest, model_dir: Path) -> Callable[..., Engine]:
-    if request.param == "scripted":
-        return lambda slots=8: ScriptedEngine(_script, max_context=MAX_CONTEXT)
-    return lambda slots=8: LocalEngine(model_dir, slots=slots)
+@pytest.fixture(params=["local", "scripted", "fake_sglang", "sglang"])
+def make_engine(request: pytest.FixtureRequest, model_dir: Path, tmp_path: Path) -> MakeEngine:
+    """Makes the engine under test; call and await it. ``slow``: a turn of `TOKENS` tokens has a middle."""
+    sglang: SGLang = request.getfixturevalue("sglang") if request.param == "sglang" else None
+
+    async def make(slots: int = 8, *, slow: bool = False) -> Engine:
+        if request.param == "scripted":
+            return ScriptedEngine(_script, max_context=MAX_CONTEXT)
+        if request.param == "local":
+            return LocalEngine(model_dir, slots=slots)
+        if request.param == "fake_sglang":
+            fake = FakeSGLang(model_dir, token_s=SLOW_S if slow else 0.0)
+            return await connect("http://fake", model_dir, tmp_path, transport=lambda url: fake)
+        await slow_down(sglang, SLOW_S if slow else None)
+        return await connect(sglang.url, model_dir, tmp_path)
+
+    return make
 
 
 @pytest.fixture
@@ -79,3 +66,21 @@ def make_request() -> Callable[..., GenerateRequest]:
         return GenerateRequest(session, token_ids or [10, 11, 12, 13], n, stops, Sampling(temperature), seed)
 
     return make
+
+
+@pytest.fixture
+def reference(model_dir: Path, versions: Versions) -> Callable[..., np.ndarray]:
+    """(version, ids, temperature) to the log-prob of each id given the ids before it, by transformers."""
+
+    def logprobs(version: int, ids: list[int], temperature: float = 1.0) -> np.ndarray:
+        model = LlamaForCausalLM(LlamaConfig.from_pretrained(model_dir)).eval()
+        missing, unexpected = model.load_state_dict(dict(versions.tensors(version)), strict=False)
+        assert missing == ["lm_head.weight"]
+        assert not unexpected
+        model.tie_weights()
+        with torch.no_grad():
+            logits = model(torch.tensor([ids])).logits[0, :-1]
+        scores = torch.log_softmax(logits / (temperature or 1.0), -1)
+        return scores.gather(1, torch.tensor(ids[1:])[:, None])[:, 0].numpy()
+
+    return logprobs

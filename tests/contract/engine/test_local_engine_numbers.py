@@ -10,8 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
-from transformers import LlamaConfig, LlamaForCausalLM
 
 from agentrl.engine.contract import GenerateRequest, Generation
 from agentrl.engine.local import LocalEngine
@@ -26,24 +24,6 @@ Versions = Any
 Reference = Callable[..., np.ndarray]
 Played = tuple[list[int], np.ndarray, np.ndarray, list[Generation]]
 TOLERANCE = 1e-5
-
-
-@pytest.fixture
-def reference(model_dir: Path, versions: Versions) -> Reference:
-    """(version, ids, temperature) to the log-prob of each id given the ids before it, by transformers."""
-
-    def logprobs(version: int, ids: list[int], temperature: float = 1.0) -> np.ndarray:
-        model = LlamaForCausalLM(LlamaConfig.from_pretrained(model_dir)).eval()
-        missing, unexpected = model.load_state_dict(dict(versions.tensors(version)), strict=False)
-        assert missing == ["lm_head.weight"]
-        assert not unexpected
-        model.tie_weights()
-        with torch.no_grad():
-            logits = model(torch.tensor([ids])).logits[0, :-1]
-        scores = torch.log_softmax(logits / (temperature or 1.0), -1)
-        return scores.gather(1, torch.tensor(ids[1:])[:, None])[:, 0].numpy()
-
-    return logprobs
 
 
 async def play(

@@ -1,0 +1,1 @@
+"""SGLang servers as an engine: started or attached to, spoken to over HTTP, never imported."""

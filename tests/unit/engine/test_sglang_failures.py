@@ -1,0 +1,358 @@
+"""Servers that die, pause, restart, lie or refuse: what the SGLang engine makes of it."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from agentrl.engine.contract import GenerateRequest
+from agentrl.engine.sglang import fleet
+from agentrl.engine.sglang.engine import REISSUES, SGLangEngine
+from agentrl.engine.sglang.loading import loader_lock
+from agentrl.engine.sglang.naming import WeightNames
+from agentrl.errors import EngineError, UsageError, WeightsCorrupt
+from agentrl.model.config import ModelConfig
+from agentrl.model.safetensors_io import checksum
+from agentrl.model.tiny import initial_tensors
+from agentrl.types import FinishReason, PolicyVersion, Sampling
+from agentrl.weights.files import export_weights
+from tests.fake_sglang import FakeSGLang
+from tests.sglang_server import contract_model
+
+POLL_S = 0.01
+
+
+class Case:
+    """Fake servers by URL, engines for them, versions of weights."""
+
+    def __init__(self, folder: Path, model_dir: Path) -> None:
+        self.folder, self.model_dir = folder, model_dir
+        self.servers: dict[str, FakeSGLang] = {}
+        self.said: list[str] = []
+        self.engines: list[SGLangEngine] = []
+
+    def server(self, name: str) -> FakeSGLang:
+        return self.servers.setdefault(f"http://{name}", FakeSGLang(self.model_dir))
+
+    async def engine(self, *names: str, **options: Any) -> SGLangEngine:
+        for name in names:
+            self.server(name)
+        engine = await SGLangEngine.connect(
+            [f"http://{name}" for name in names],
+            self.model_dir,
+            transport=self.servers.__getitem__,
+            tell=self.said.append,
+            **{"run": "r", "locks": self.folder / "locks", "poll_s": POLL_S, "wait_s": 5.0, **options},
+        )
+        self.engines.append(engine)
+        return engine
+
+    def version(self, number: int) -> PolicyVersion:
+        folder = self.folder / f"v{number}"
+        if not folder.exists():
+            export_weights(initial_tensors(ModelConfig.read(self.model_dir), seed=number), folder)
+        file = next(folder.glob("*.safetensors"))
+        return PolicyVersion(number, None, number, str(file), checksum(file), "published")
+
+
+@pytest.fixture(scope="module")
+def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return contract_model(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture
+async def case(tmp_path: Path, model_dir: Path) -> AsyncIterator[Case]:
+    made = Case(tmp_path, model_dir)
+    yield made
+    for engine in made.engines:
+        await engine.close()
+
+
+def turn(session: str = "s", n: int = 20, ids: tuple[int, ...] = (10, 11, 12), **sampling: Any) -> GenerateRequest:
+    return GenerateRequest(session, list(ids), n, (), Sampling(**sampling), 1)
+
+
+async def eventually(true: Callable[[], bool]) -> None:
+    for _ in range(500):
+        if true():
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError("it never happened")
+
+
+async def test_reissue__a_turn_whose_server_died_is_answered_by_another(case: Case) -> None:
+    engine = await case.engine("a", "b")
+    await engine.load(case.version(1))
+    await eventually(lambda: engine.metrics()["servers_up"] == 2)
+    for server in case.servers.values():
+        server.token_s = 0.005
+    turns = [asyncio.create_task(engine.generate(turn(str(i)))) for i in range(6)]
+    await asyncio.sleep(0.03)
+    case.server("a").die()
+    generations = await asyncio.gather(*turns)
+    assert {len(g.token_ids) for g in generations} == {20}
+    assert engine.metrics()["reissued"] == 3
+    assert engine.metrics()["servers_up"] == 1
+    assert any("lost" in line for line in case.said)
+
+
+async def test_reissue__a_request_that_kills_servers_is_given_up(case: Case) -> None:
+    engine = await case.engine("a")
+    await engine.load(case.version(1))
+    killer = case.server("a")
+    killer.faults["/generate"] = [lambda reply: httpx2.ReadError("reset")] * (REISSUES + 1)
+    with pytest.raises(EngineError, match="given up after 4"):
+        await engine.generate(turn())
+    assert len((await engine.generate(turn())).token_ids) == 20
+
+
+async def test_current_before_routable__a_restarted_server_answers_with_the_newest_weights(case: Case) -> None:
+    engine = await case.engine("a", "b")
+    await engine.load(case.version(1))
+    await engine.load(case.version(2))
+
+    async def turns() -> None:
+        for i in range(25):
+            await engine.generate(turn(f"{i}", n=3))
+            engine.release(f"{i}")
+
+    acting = [asyncio.create_task(turns()) for _ in range(1)]
+    await asyncio.sleep(0.005)
+    restarted = case.server("a")
+    restarted.die()
+    await eventually(lambda: engine.metrics()["servers_up"] == 1)
+    restarted.start()
+    await asyncio.gather(*acting)
+    await eventually(lambda: engine.metrics()["servers_up"] == 2)
+    for i in range(10):
+        assert set((await engine.generate(turn(f"late{i}", n=3))).versions.tolist()) == {2}
+    assert set(restarted.served[-3:]) == {WeightNames("r").name(case.version(2))}
+    assert any("serves after" in line for line in case.said)
+
+
+async def test_current_before_routable__a_restart_nobody_saw_gives_no_token(case: Case) -> None:
+    engine = await case.engine("a", poll_s=60.0)
+    await engine.load(case.version(1))
+    case.server("a").start()  # base weights, between two probes
+    generation = await engine.generate(turn())
+    assert set(generation.versions.tolist()) == {1}
+    assert case.server("a").served == ["default", WeightNames("r").name(case.version(1))]
+
+
+async def test_sticky__a_session_stays_and_sessions_spread(case: Case) -> None:
+    engine = await case.engine("a", "b")
+    await engine.load(case.version(1))
+    await eventually(lambda: engine.metrics()["servers_up"] == 2)
+    for _ in range(3):
+        for i in range(4):
+            await engine.generate(turn(str(i), n=2))
+    assert [len(server.served) for server in case.servers.values()] == [6, 6]
+    assert engine.metrics()["cached_tokens"] > 0
+
+
+async def test_nobody_waits_for_ever__no_server_is_an_error_that_names_them(case: Case) -> None:
+    for name in ("a", "b"):
+        case.server(name).die()
+    with pytest.raises(EngineError, match=r"http://a: .*ConnectError.*http://b: .*ConnectError"):
+        await case.engine("a", "b", wait_s=0.05)
+    engine = await case.engine("c", wait_s=0.1)
+    await engine.load(case.version(1))
+    case.server("c").die()
+    with pytest.raises(EngineError, match=r"given up|no SGLang server serves"):
+        await engine.generate(turn())
+
+
+async def test_nobody_waits_for_ever__a_pause_without_end_is_an_error_at_the_deadline(case: Case) -> None:
+    engine = await case.engine("a", request_s=0.1)
+    await engine.load(case.version(1))
+    case.server("a").paused = True
+    with pytest.raises(EngineError, match="no answer within"):
+        await engine.generate(turn())
+
+
+async def test_paused_is_alive__one_that_was_left_paused_is_resumed(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = await case.engine("a")
+    await engine.load(case.version(1))
+    case.server("a").paused = True
+    waiting = asyncio.create_task(engine.generate(turn()))
+    await asyncio.sleep(0.1)
+    assert not waiting.done()
+    assert engine.metrics()["servers_up"] == 1
+    monkeypatch.setattr(fleet, "STUCK_S", 0.02)
+    assert len((await waiting).token_ids) == 20
+    assert engine.metrics()["servers_lost"] == 0
+    assert any("left paused" in line for line in case.said)
+
+
+async def test_paused_is_alive__a_loader_at_work_is_not_disturbed(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = await case.engine("a")
+    await engine.load(case.version(1))
+    monkeypatch.setattr(fleet, "STUCK_S", 0.02)
+    async with loader_lock(case.folder / "locks", "http://a"):
+        case.server("a").paused = True
+        await asyncio.sleep(0.1)
+        assert case.server("a").paused
+    await eventually(lambda: not case.server("a").paused)
+
+
+async def test_one_loader__two_workers_load_once_and_both_know_it(case: Case) -> None:
+    first, second = await case.engine("a"), await case.engine("a")
+    await asyncio.gather(first.load(case.version(1)), second.load(case.version(1)))
+    assert case.server("a").calls.count("/update_weights_from_disk") == 1
+    assert (first.version, second.version) == (1, 1)
+    assert not case.server("a").paused
+
+
+async def test_one_loader__one_that_died_in_a_pause_is_made_up_for(case: Case) -> None:
+    engine = await case.engine("a")
+    await engine.load(case.version(1))
+    second = await case.engine("a")
+    case.server("a").paused = True
+    await second.load(case.version(1))
+    assert not case.server("a").paused
+
+
+async def test_never_back__a_shared_server_keeps_newer_weights_and_an_own_one_goes_back(case: Case) -> None:
+    slow, fast = await case.engine("a"), await case.engine("a")
+    await fast.load(case.version(2))
+    await slow.load(case.version(1))
+    assert case.server("a").name == WeightNames("r").name(case.version(2))
+    alone = await case.engine("b", shared=False)
+    await alone.load(case.version(2))
+    await alone.load(case.version(1))
+    assert set((await alone.generate(turn())).versions.tolist()) == {1}
+
+
+async def test_rolled_back_by_a_stale_trainer__the_newest_is_loaded_again(case: Case) -> None:
+    engine = await case.engine("a")
+    await engine.load(case.version(2))
+    case.server("a").name = WeightNames("r").name(case.version(1))
+    await eventually(lambda: case.server("a").name == WeightNames("r").name(case.version(2)))
+
+
+async def test_other_sums_after_a_load__the_server_stays_paused_until_they_are_right(case: Case) -> None:
+    engine = await case.engine("a")
+    await engine.load(case.version(1))
+    server = case.server("a")
+    server.faults["/weights_checker"] = [lambda reply: {"ranks": [{"checksums": {"model.norm.weight": "0"}}]}]
+    await engine.load(case.version(2))
+    assert engine.metrics()["servers_lost"] == 1
+    assert any("another sum" in line for line in case.said)
+    assert set((await engine.generate(turn())).versions.tolist()) == {2}
+
+
+async def test_refused_load__the_old_weights_serve_until_it_works(case: Case) -> None:
+    engine = await case.engine("a")
+    await engine.load(case.version(1))
+    refusal = httpx2.Response(400, json={"success": False, "message": "no such\nfolder"})
+    case.server("a").faults["/update_weights_from_disk"] = [lambda reply: refusal]
+    await engine.load(case.version(2))
+    assert any("refused the weights" in line and "no such folder" in line for line in case.said)
+
+
+async def test_checked_before_sent__a_damaged_file_touches_no_server(case: Case) -> None:
+    engine = await case.engine("a")
+    await engine.load(case.version(1))
+    calls = len([c for c in case.server("a").calls if "weight" in c])
+    version = case.version(2)
+    with Path(version.uri).open("r+b") as file:
+        file.seek(-1, 2)
+        file.write(b"\x01")
+    with pytest.raises(WeightsCorrupt, match="checksum"):
+        await engine.load(version)
+    assert len([c for c in case.server("a").calls if "weight" in c]) == calls
+    assert engine.version == 1
+
+
+def damaged(**changes: Any) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    return lambda reply: {**reply, "meta_info": {**reply["meta_info"], **changes}}
+
+
+def spans(*named: tuple[str, int, int]) -> list[dict[str, Any]]:
+    return [{"version": name, "start": start, "end": end} for name, start, end in named]
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        (damaged(output_token_logprobs=[[-0.5, 1, None]]), "1 log-probs for 3 tokens"),
+        (lambda reply: damaged(output_token_logprobs=_with(reply, 1, [None, None]))(reply), "token 1 is None"),
+        (lambda reply: damaged(output_token_logprobs=_with(reply, 2, [-0.5, 249]))(reply), "log-prob of token 2 is of id"),
+        (damaged(weight_versions=spans(("r@2#x", 0, 1), ("r@1#x", 1, 3))), "decrease"),
+        (damaged(weight_versions=spans(("r@1#x", 0, 2))), "token 2 of 3 has no version"),
+        (damaged(finish_reason={"type": "tired"}), "malformed"),
+        (lambda reply: {"output_ids": "x"}, "malformed"),
+        (lambda reply: [reply], "not an object"),
+        (lambda reply: httpx2.Response(200, content=b"{", headers={"content-type": "application/json"}), "not JSON"),
+        (lambda reply: httpx2.Response(400, json={"error": "bad\x1b request"}), "HTTP 400: bad"),
+    ],
+)
+async def test_one_length_and_version_truth__a_lie_costs_one_turn(case: Case, fault: Any, message: str) -> None:
+    engine = await case.engine("a")
+    await engine.load(case.version(1))
+    case.server("a").faults["/generate"] = [fault]
+    with pytest.raises(EngineError, match=re.escape(message)):
+        await engine.generate(turn(n=3))
+    assert len((await engine.generate(turn(n=3))).token_ids) == 3
+
+
+def _with(reply: dict[str, Any], place: int, row: list[Any]) -> list[Any]:
+    rows = [list(r) for r in reply["meta_info"]["output_token_logprobs"]]
+    rows[place] = [row[0], rows[place][1] if row[1] is None else row[1], None]
+    return rows
+
+
+@pytest.mark.parametrize("status", [500, 503])
+async def test_server_error__is_tried_again_since_nothing_was_recorded(case: Case, status: int) -> None:
+    engine = await case.engine("a")
+    await engine.load(case.version(1))
+    case.server("a").faults["/generate"] = [lambda reply: httpx2.Response(status, text="oops")]
+    assert len((await engine.generate(turn())).token_ids) == 20
+    assert engine.metrics()["reissued"] == 1
+
+
+async def test_cut_connection__costs_that_request_and_not_the_server(case: Case) -> None:
+    engine = await case.engine("a")
+    await engine.load(case.version(1))
+    case.server("a").faults["/generate"] = [lambda reply: httpx2.ReadError("cut")]
+    assert len((await engine.generate(turn())).token_ids) == 20
+    assert engine.metrics()["servers_lost"] == 0
+
+
+async def test_abort_is_partial__also_while_no_server_is_there(case: Case) -> None:
+    engine = await case.engine("a")
+    await engine.load(case.version(1))
+    case.server("a").die()
+    await eventually(lambda: engine.metrics()["servers_up"] == 0)
+    waiting = asyncio.create_task(engine.generate(turn()))
+    await asyncio.sleep(0.02)
+    engine.release("s")
+    generation = await waiting
+    assert (generation.finish_reason, len(generation.token_ids)) == (FinishReason.ABORT, 0)
+
+
+@pytest.mark.parametrize(("attribute", "value"), [("version", "0.5.20"), ("architecture", "Qwen3ForCausalLM")])
+async def test_server_that_cant_serve_the_run__refused_at_the_start(case: Case, attribute: str, value: str) -> None:
+    setattr(case.server("a"), attribute, value)
+    with pytest.raises(UsageError, match=re.escape(value)):
+        await case.engine("a")
+
+
+@pytest.mark.parametrize("sampling", [{"top_p": 0.9}, {"top_k": 5}])
+async def test_preflight__cut_distributions_are_refused(case: Case, sampling: dict[str, Any]) -> None:
+    engine = await case.engine("a")
+    await engine.load(case.version(1))
+    with pytest.raises(UsageError, match="replayed"):
+        await engine.generate(turn(**sampling))
+
+
+@pytest.mark.parametrize("name", ["default", "r", "r@", "r@x#1", "other@3#1", "r@3x", "r@-1#2"])
+def test_names__only_our_own_give_a_version(name: str) -> None:
+    assert WeightNames("r").version(name) is None
+    assert WeightNames("a@b").version(WeightNames("a@b").name(PolicyVersion(7, None, 7, "", "sha256:ab", "staged"))) == 7
