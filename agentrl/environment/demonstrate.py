@@ -101,7 +101,8 @@ async def collect(
 
     async def one(index: int, task: Task) -> Demonstration:
         async with slots:
-            policy = environment.demonstrator(random.Random(f"{seed}/{index}"), task)
+            with named_faults(environment.name, task.id, "demonstrator"):
+                policy = environment.demonstrator(random.Random(f"{seed}/{index}"), task)
             played = await _play(environment, task, policy, queue, index)
             if on_progress is not None:
                 on_progress(next(done))

@@ -48,12 +48,17 @@ async def begin(
     """Set an episode up; returns it with the conversation that the policy starts from."""
     episode = Episode(task, sandbox or NO_SANDBOX, seed, sandboxes or {})
     await invoke(environment.name, task.id, "setup", environment.setup, episode, timeout_s=environment.max_seconds)
+    return episode, first_messages(environment, task)
+
+
+def first_messages(environment: Environment, task: Task) -> list[Message]:
+    """The conversation that the policy starts from; `EnvironmentFault` when it is none."""
     with named_faults(environment.name, task.id, "messages"):
         messages = list(environment.messages(task))
     if not messages or not all(isinstance(message, Message) for message in messages):
         where = f"environment {environment.name!r}, task {task.id!r}"
         raise EnvironmentFault(f"{where}: messages() must give one Message or more, not {messages!r:.200}")
-    return episode, messages
+    return messages
 
 
 async def take_turn(

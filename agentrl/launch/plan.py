@@ -130,9 +130,12 @@ def _model_line(config: RunConfig, environment: Environment) -> str:
                 "`demonstrator`, or name a model with --model."
             )
         m = config.model
+        cut = ""
+        if environment.max_tokens > m.max_context:
+            cut = f"; episodes end there, before the environment's {environment.max_tokens} tokens (model.max_context)"
         return (
-            f"a small Llama built here ({m.layers} layers, width {m.hidden}), warm-started on "
-            f"{config.warm_start.demonstrations} demonstrations: no --model was given"
+            f"a small Llama built here ({m.layers} layers, width {m.hidden}, context of {m.max_context} tokens{cut}), "
+            f"warm-started on at most {config.warm_start.demonstrations} demonstrations: no --model was given"
         )
     from agentrl.model.model_dir import open_model_dir
 
@@ -206,6 +209,8 @@ def _algorithm_line(resolved: Resolved) -> str:
     parts = [f"preset {config.preset} ({PRESETS[config.preset].source}): {a.advantage}", _loss(resolved)]
     if a.critic:
         parts.append(f"critic with {a.critic.updates_per_batch} updates a batch, {a.critic.warmup_batches} warm-up batches")
+        if a.critic.warmup_batches >= config.trainer.steps:
+            parts[-1] += f" (note: {config.trainer.steps} steps are all warm-up, so the policy is never updated)"
     if a.group_size > 1:
         low, high = SENSIBLE_GROUPS
         outside = (

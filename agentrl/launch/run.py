@@ -53,10 +53,14 @@ def draw_tasks(config: RunConfig) -> dict[str, list[Task]]:
     environment = load(config.environment, config.environment_options)
     split = config.evaluation.split
     n_evaluated = max(config.evaluation.episodes, config.evaluation.episodes_during)
-    return {
-        "train": checked_tasks(environment, "train", config.seed, TASKS_PER_EPOCH),
-        split: checked_tasks(environment, split, config.seed, n_evaluated),
-    }
+    held_out = checked_tasks(environment, split, config.seed, n_evaluated)
+    if len(held_out) < n_evaluated:
+        too_many = [k for k in ("episodes", "episodes_during") if getattr(config.evaluation, k) > len(held_out)]
+        raise UsageError(
+            f"Environment {config.environment} has {len(held_out)} tasks in split '{split}', fewer than are to be scored: set "
+            + " ".join(f"evaluation.{k}={len(held_out)}" for k in too_many)
+        )
+    return {"train": checked_tasks(environment, "train", config.seed, TASKS_PER_EPOCH), split: held_out}
 
 
 def create_run(plan: Plan, store: TrajectoryStore) -> RunRow:

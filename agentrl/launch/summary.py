@@ -34,6 +34,8 @@ def print_summary(store: TrajectoryStore, run: RunRow, folder: Path, status: str
 
 
 def _score(result: EvaluationResult) -> str:
-    share = result.successes / result.graded if result.graded else float("nan")
     e = result.evaluation
-    return f"{share:.3f} (version {e.version}, n={result.graded}, mean reward {result.mean_reward:.3f})"
+    if not result.graded:
+        return f"none of {e.n} graded (version {e.version})"
+    n = str(e.n) if result.graded == e.n else f"{result.graded} graded of {e.n}"
+    return f"{result.successes / result.graded:.3f} (version {e.version}, n={n}, mean reward {result.mean_reward:.3f})"

@@ -223,8 +223,8 @@ class MemoryTrainer(MemoryRows):
                 if (known.step, known.updates, known.version, known.checksum) != (step, updates, version, checksum):
                     raise IllegalMove(f"checkpoint {uri} is committed already, with other content")
                 return known
-            if (step, updates) != (r.head.step, r.head.updates):
-                raise IllegalMove(f"a checkpoint of step {step} does not fit run {r.spec.name!r}, which is at {r.head.step}")
+            if not any((s.result.step, s.result.updates) == (step, updates) for s in r.steps if not s.abandoned):
+                raise IllegalMove(f"the live history of run {r.spec.name!r} has no step {step} with {updates} updates")
             r.version(version)
             r.checkpoints.append(Checkpoint(next(self._numbers), r.branch, step, updates, version, uri, checksum))
             return r.checkpoints[-1]

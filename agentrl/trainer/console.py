@@ -87,13 +87,25 @@ class Console:
         ]
 
     def score(self, result: EvaluationResult) -> None:
+        e = result.evaluation
+        if not result.graded:
+            self.say(
+                f"held-out after step {e.step} (version {e.version}): none of {e.n} episodes was graded; "
+                "`agentrl db query stop_reasons` says how they ended"
+            )
+            return
         share = _success(result)
         half = 1.96 * math.sqrt(max(share * (1 - share), 0) / max(1, result.graded))
-        e = result.evaluation
         self.say(
             f"held-out after step {e.step} (version {e.version}): success {share:.3f} ± {half:.3f}, "
-            f"mean reward {result.mean_reward:.3f}, n={result.graded}"
+            f"mean reward {result.mean_reward:.3f}, n={_graded(result)}"
         )
+
+
+def _graded(result: EvaluationResult) -> str:
+    """How many episodes the score is of; those that a budget cut have no verdict and are not in it."""
+    n = result.evaluation.n
+    return str(n) if result.graded == n else f"{result.graded} graded of {n}"
 
 
 def _success(result: EvaluationResult) -> float:

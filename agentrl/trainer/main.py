@@ -25,7 +25,7 @@ from agentrl.config.run import RunConfig
 from agentrl.config.stored import from_row
 from agentrl.engine.sglang.loading import locks_folder
 from agentrl.environment.registry import load
-from agentrl.errors import Fenced, RunFailed, UnknownOutcome
+from agentrl.errors import EnvironmentFault, Fenced, RunFailed, UnknownOutcome
 from agentrl.model.config import ModelConfig
 from agentrl.monitor.log import ProcessLog
 from agentrl.store.contract import Checkpoint, RunRow, TrainerStart, TrajectoryStore
@@ -63,7 +63,7 @@ def run_trainer(store: TrajectoryStore, run: RunRow) -> int:
         log.error("fenced out", error=str(error))
         print(f"  trainer: {error}", flush=True)
         return EXIT_FENCED
-    except RunFailed as error:
+    except (RunFailed, EnvironmentFault) as error:
         log.error("run failed", error=str(error))
         print(f"agentrl: {error}", file=sys.stderr, flush=True)
         return EXIT_FAILED

@@ -8,7 +8,7 @@ from typing import Any
 
 from agentrl.environment.base import Environment
 from agentrl.environment.boxes import boxes_of
-from agentrl.environment.turn import begin
+from agentrl.environment.turn import begin, first_messages
 from agentrl.tokens.tool_calls import parse
 from agentrl.types import Json, Task
 from sandboxes.contract import Sandbox
@@ -65,7 +65,7 @@ def gold_texts(turns: Sequence[str]) -> list[str]:
 
 def leaks_in_prompt(environment: Environment, task: Task, texts: Sequence[str]) -> list[str]:
     """Those of ``texts`` that the first messages or the tools' declarations contain."""
-    shown = "\n".join(message.content for message in environment.messages(task))
+    shown = "\n".join(message.content for message in first_messages(environment, task))
     shown += "".join(_strings_joined(schema) for schema in environment.tool_schemas())
     return [text for text in texts if text in shown]
 

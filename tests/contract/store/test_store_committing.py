@@ -168,12 +168,13 @@ def test_version_names__grow_and_repeat_by_uri(world: World) -> None:
     store.record_engine_load(run, "engine", again.version)
 
 
-def test_checkpoints__of_the_head_only_and_by_uri(world: World) -> None:
+def test_checkpoints__of_a_live_step_and_by_uri(world: World) -> None:
     bench = world.bench()
     bench.train(2)
     store, run, fence = world.store, bench.run, bench.fence
-    with pytest.raises(IllegalMove):
-        store.add_checkpoint(run, fence, step=1, updates=1, version=bench.version, uri="x", checksum="c")
+    for step, updates in ((1, 2), (3, 3), (0, 1)):
+        with pytest.raises(IllegalMove):
+            store.add_checkpoint(run, fence, step=step, updates=updates, version=bench.version, uri="x", checksum="c")
     first = store.add_checkpoint(run, fence, step=2, updates=2, version=bench.version, uri="x", checksum="c")
     assert store.add_checkpoint(run, fence, step=2, updates=2, version=bench.version, uri="x", checksum="c") == first
     with pytest.raises(IllegalMove):
@@ -181,3 +182,16 @@ def test_checkpoints__of_the_head_only_and_by_uri(world: World) -> None:
     bench.train(1)
     second = bench.checkpoint()
     assert [c.id for c in store.checkpoints(run)] == [second, first.id]
+
+
+def test_checkpoint_that_took_longer_than_a_step__is_of_its_own_step(world: World) -> None:
+    bench = world.bench()
+    bench.train(2)
+    late = {"step": 1, "updates": 1, "version": 1, "uri": "late", "checksum": "c"}
+    saved = world.store.add_checkpoint(bench.run, bench.fence, **late)
+    assert (saved.step, saved.updates) == (1, 1)
+    started = world.take_over(bench, saved.id)
+    assert (started.step, started.updates) == (1, 1)
+    abandoned = {"step": 2, "updates": 2, "version": 1, "uri": "of the abandoned branch", "checksum": "c"}
+    with pytest.raises(IllegalMove, match="no step 2"):
+        world.store.add_checkpoint(bench.run, bench.fence, **abandoned)

@@ -200,3 +200,15 @@ def test_bad_tasks__fault_names_environment(tasks: Any, part: str) -> None:
     with pytest.raises(EnvironmentFault, match="environment 'careless'") as raised:
         checked_tasks(Careless(), "train", 0, 5)
     assert part in str(raised.value)
+
+
+async def test_demonstrator_that_raises__is_named_with_its_task() -> None:
+    class Faulty(Counting):
+        def demonstrator(self, rng: random.Random, task: Task) -> Policy:
+            raise IndexError("no such demonstration")
+
+    with pytest.raises(ExceptionGroup) as raised:
+        await collect(Faulty(), 0, 2)
+    fault = raised.value.exceptions[0]
+    assert isinstance(fault, EnvironmentFault)
+    assert "'demonstrator' raised IndexError: no such demonstration" in str(fault)

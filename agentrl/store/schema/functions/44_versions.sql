@@ -64,16 +64,15 @@ begin
     (select version from agentrl.engine_version where run = run_ and engine = engine_ order by id desc limit 1);
 end $$;
 
--- Commits a checkpoint whose file is written; the same uri again gives the first row.
+-- Commits a checkpoint whose files are written; the same uri again gives the first row. Writing takes its time, so later steps may
+-- have been committed meanwhile.
 create or replace function agentrl.add_checkpoint_v1(
   run_ bigint, fence_ bigint, step_ bigint, updates_ bigint, version_ bigint, uri_ text, checksum_ text)
 returns agentrl.checkpoint language plpgsql as $$
 declare
   r agentrl.run := agentrl.hold_trainer_v1(run_, fence_);
-  h record;
   c agentrl.checkpoint;
 begin
-  select * into h from agentrl.head_v1(run_);
   select * into c from agentrl.checkpoint where run = run_ and uri = uri_;
   if found then
     if (c.step, c.updates, c.version, c.checksum) is distinct from (step_, updates_, version_, checksum_) then
@@ -81,9 +80,10 @@ begin
     end if;
     return c;
   end if;
-  if (step_, updates_) is distinct from (h.step, h.updates) then
-    perform agentrl.fail_v1('AR007', format('a checkpoint of step %s with %s updates does not fit run "%s", which is at step %s with %s',
-                                            step_, updates_, r.name, h.step, h.updates));
+  if not exists (select 1 from agentrl.step
+                 where run = run_ and step = step_ and updates = updates_ and abandoned_by is null) then
+    perform agentrl.fail_v1('AR007', format('the live history of run "%s" has no step %s with %s updates, so no checkpoint of it',
+                                            r.name, step_, updates_));
   end if;
   if not exists (select 1 from agentrl.policy_version where run = run_ and version = version_) then
     perform agentrl.fail_v1('AR005', format('version %s has no row in run "%s"', version_, r.name));
