@@ -21,6 +21,7 @@ def train(
     model: str | None = typer.Option(None, "--model", help="Hugging Face model directory. Default: build a small model."),
     config: Path | None = typer.Option(None, "--config", help="TOML file with settings."),
     resume: str | None = typer.Option(None, "--resume", help="Continue this run ('latest' for the newest)."),
+    engine: str | None = typer.Option(None, "--engine", help="local (default) or sglang."),
     sandbox: str | None = typer.Option(None, "--sandbox", help="docker, podman or bubblewrap. Default: the first that works."),
     unsafe_local_execution: bool = typer.Option(False, "--unsafe-local-execution", help="Run tool code without isolation."),
     dry_run: bool = typer.Option(False, "--dry-run", help="Print the plan and check everything; start no run."),
@@ -32,7 +33,7 @@ def train(
     """
     if resume is not None:
         given = {"--env": env, "--preset": preset, "--seed": seed, "--name": name, "--model": model, "--config": config,
-                 "--sandbox": sandbox}  # fmt: skip
+                 "--engine": engine, "--sandbox": sandbox}  # fmt: skip
         switches = {"--sync": sync, "--unsafe-local-execution": unsafe_local_execution, "--dry-run": dry_run}
         clashes = [flag for flag, value in given.items() if value is not None] + list(overrides or [])
         clashes += [flag for flag, value in switches.items() if value]
@@ -46,6 +47,7 @@ def train(
     flags = {
         "seed": seed,
         "model.path": str(Path(model).absolute()) if model is not None else None,
+        "engine.kind": engine,
         "sandbox.provider": sandbox,
         "sandbox.unsafe_local_execution": True if unsafe_local_execution else None,
         "staleness.lag": 0 if sync else None,

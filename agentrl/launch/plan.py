@@ -19,6 +19,7 @@ from agentrl.config.presets import PRESETS
 from agentrl.config.run import RunConfig
 from agentrl.environment.base import Environment, checked_tasks
 from agentrl.errors import NotReadyError, UsageError
+from agentrl.launch.engine_servers import engine_line, engine_servers
 from agentrl.store.contract import TrajectoryStore
 from agentrl.types import ToolFormat
 from sandboxes.choose import choose
@@ -73,6 +74,7 @@ def make_plan(resolved: Resolved, name: str | None, store: TrajectoryStore, stor
     model = _model_line(config, environment)
     chat = chat_lines(config, environment)
     reason = _sandbox(config, environment)
+    engine_servers(config, folder)
     lines = {
         "run": f"{name} (seed {config.seed}), files in {folder}",
         "environment": f"{config.environment} version {environment.version}",
@@ -80,8 +82,7 @@ def make_plan(resolved: Resolved, name: str | None, store: TrajectoryStore, stor
         "sandbox": f"{reason}; {config.sandbox.pool_size} warm",
         "model": model,
         **chat,
-        "engine": f"{config.engine.kind}, in the rollout process: no SGLang server is configured; "
-        f"temperature {config.engine.temperature:g}, {config.engine.slots} slots",
+        "engine": engine_line(config),
         "algorithm": _algorithm_line(resolved),
         "staleness": _staleness_line(config),
         "trainer": _trainer_line(config),

@@ -5,6 +5,7 @@ Invariants
 - restart: a rollout or evaluation worker that dies is started again; a trainer that crashes is started again and resumes.
   After `MAX_RESTARTS` deaths without a committed step in between the run fails with the child's log named.
 - fenced_stays_out: a trainer refused by its fence is never restarted (two of them would fence each other for ever).
+- servers_last: a server ends after those that use it, and at once, since it holds nothing that must be saved.
 - two_signals: the first stop asks (SIGTERM) and waits, the second kills (SIGKILL).
 """
 
@@ -16,7 +17,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -42,8 +43,17 @@ class Child:
 
     role: str
     command: Sequence[str]
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Added to the launcher's own."""
+    prints: bool = False
+    """All that it prints is its log; other children write one of their own and print for the user."""
     process: subprocess.Popen[bytes] | None = None
     deaths: int = 0
+
+    @property
+    def evaluates(self) -> bool:
+        """Also needed when the training is over and its last evaluation is not."""
+        return self.role.endswith("evaluation")
 
     @property
     def code(self) -> int | None:
@@ -53,11 +63,15 @@ class Child:
 
 @dataclass
 class RunProcesses:
-    """Starts, watches and stops the trainer, the rollout workers and the evaluation worker of one run."""
+    """Starts, watches and stops the trainer, the rollout workers and the evaluation worker of one run.
+
+    ``servers``: further processes that these need, started first.
+    """
 
     run: str
     folder: Path
     workers: int
+    servers: Sequence[Child] = ()
     children: list[Child] = field(default_factory=list)
     _last_step: int = -1
 
@@ -67,7 +81,8 @@ class RunProcesses:
         roles = [("trainer", ["trainer"])] if trains else []
         roles += [(f"rollout-{i}", ["rollout", "--worker", str(i)]) for i in range(self.workers if trains else 0)]
         roles += [("evaluation", ["rollout", "--evaluate"])]
-        self.children = [Child(role, [*base, *arguments, "--run", self.run]) for role, arguments in roles]
+        self.children = [server for server in self.servers if trains or server.evaluates]
+        self.children += [Child(role, [*base, *arguments, "--run", self.run]) for role, arguments in roles]
         for child in self.children:
             self._spawn(child)
 
@@ -83,18 +98,14 @@ class RunProcesses:
             raise RunFailed(f"Another trainer holds run {self.run}; this one stops for good. Log: {self._log(trainer)}")
         trained = code == 0
         for child in self.children:
-            if (
-                child.code is not None
-                and (child is not trainer or not trained)
-                and not (trained and child.role != "evaluation")
-            ):
+            if child.code is not None and (child is not trainer or not trained) and not (trained and not child.evaluates):
                 self._restart(child)
         return trained
 
     def stop(self) -> None:
-        """Ask all children to end; they release their work."""
+        """Ask all children to end; they release their work. `wait` ends the servers after them."""
         for child in self.children:
-            if child.process and child.code is None:
+            if child.process and child.code is None and not child.prints:
                 child.process.terminate()
 
     def kill(self) -> None:
@@ -105,9 +116,11 @@ class RunProcesses:
     def wait(self, timeout: float) -> bool:
         """True when all children have ended."""
         deadline = time.monotonic() + timeout
-        for child in self.children:
+        for child in sorted(self.children, key=lambda child: child.prints):
             if child.process is None:
                 continue
+            if child.prints:
+                child.process.kill()
             try:
                 child.process.wait(max(0.0, deadline - time.monotonic()))
             except subprocess.TimeoutExpired:
@@ -126,12 +139,17 @@ class RunProcesses:
         self._spawn(child)
 
     def _spawn(self, child: Child) -> None:
-        environment = {**os.environ, "AGENTRL_PARENT": str(os.getpid()), "OMP_NUM_THREADS": "1"}
+        environment = {**os.environ, **child.environment, "AGENTRL_PARENT": str(os.getpid()), "OMP_NUM_THREADS": "1"}
         # A session of its own: Ctrl-C reaches the launcher alone, which then stops the children in order.
         errors = (self.folder / "logs" / f"{child.role}.stderr").open("ab")
         with errors:
             child.process = subprocess.Popen(
-                child.command, env=environment, stdin=subprocess.DEVNULL, stderr=errors, start_new_session=True
+                child.command,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=errors if child.prints else None,
+                stderr=errors,
+                start_new_session=True,
             )
 
     def _last_words(self, child: Child) -> str:
@@ -140,4 +158,4 @@ class RunProcesses:
         return lines[-1].removeprefix("agentrl: ")[:2000] if lines else "it said nothing."
 
     def _log(self, child: Child) -> Path:
-        return self.folder / "logs" / f"{child.role}.jsonl"
+        return self.folder / "logs" / f"{child.role}.{'stderr' if child.prints else 'jsonl'}"

@@ -22,6 +22,7 @@ from agentrl.config.stored import from_row, to_row
 from agentrl.environment.base import checked_tasks
 from agentrl.environment.registry import load
 from agentrl.errors import AgentRLError, NotReadyError, UsageError
+from agentrl.launch.engine_servers import engine_servers
 from agentrl.launch.plan import Plan
 from agentrl.launch.processes import RunProcesses
 from agentrl.launch.summary import print_summary
@@ -107,7 +108,7 @@ def execute(run: RunRow, store: TrajectoryStore) -> int:
     started = time.monotonic()
     with _only_launcher(run, folder), _interrupts() as stop:
         store = outlasting(store, config.store.outage_s, lambda: stop.count > 0, _tell_outage)
-        processes = RunProcesses(run.spec.name, folder, config.rollout.workers)
+        processes = RunProcesses(run.spec.name, folder, config.rollout.workers, engine_servers(config, folder))
         status, failure = "failed", None
         store.set_run_status(run.id, "running")
         try:

@@ -14,10 +14,11 @@ import uvicorn
 
 from agentrl.config.run import RunConfig
 from agentrl.config.stored import from_row
-from agentrl.engine.local import LocalEngine
+from agentrl.engine.contract import Engine
 from agentrl.environment.registry import load
 from agentrl.errors import NotReadyError
 from agentrl.monitor.log import ProcessLog
+from agentrl.rollout.engines import open_engine, unless
 from agentrl.rollout.gateway import Gateway
 from agentrl.rollout.main import first_version
 from agentrl.rollout.upkeep import Freshness, keep_leases
@@ -57,7 +58,9 @@ async def _serve(
         return
     model_dir = Path(config.model.path) if config.model.path else folder / "model"
     chat = ChatFormat(model_dir, tool_format=config.model.chosen_tool_format)
-    engine = LocalEngine(model_dir, slots=config.engine.slots)
+    engine = await unless(stop, open_engine(config, run.spec.name, folder, model_dir, log))
+    if engine is None:
+        return
     await engine.load(first)
     sampling = Sampling(temperature=config.engine.temperature)
     name = f"{socket.gethostname()}:{os.getpid()}:gateway"
@@ -115,7 +118,7 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 def _lineage(
-    config: RunConfig, model_dir: Path, chat: ChatFormat, engine: LocalEngine, sampling: Sampling, origin: Origin
+    config: RunConfig, model_dir: Path, chat: ChatFormat, engine: Engine, sampling: Sampling, origin: Origin
 ) -> Lineage:
     environment = load(config.environment, config.environment_options)
     return Lineage(

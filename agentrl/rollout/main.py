@@ -11,11 +11,12 @@ from pathlib import Path
 
 from agentrl.config.run import RunConfig
 from agentrl.config.stored import from_row
-from agentrl.engine.local import LocalEngine
+from agentrl.engine.contract import Engine
 from agentrl.environment.base import Environment
 from agentrl.environment.registry import load
 from agentrl.errors import RunFailed
 from agentrl.monitor.log import ProcessLog
+from agentrl.rollout.engines import open_engine, unless
 from agentrl.rollout.episode import EpisodeRunner
 from agentrl.rollout.worker import RolloutWorker
 from agentrl.store.contract import RunRow, TrajectoryStore
@@ -68,7 +69,9 @@ async def _serve(
     model_dir = Path(config.model.path) if config.model.path else folder / "model"
     chat = ChatFormat(model_dir, tool_format=config.model.chosen_tool_format, follow=config.model.history == "template")
     log.info("chat format", tool_calls=f"{chat.tool_format} ({chat.tool_format_reason})", history=config.model.history)
-    engine = LocalEngine(model_dir, slots=config.engine.slots)
+    engine = await unless(stop, open_engine(config, run.spec.name, folder, model_dir, log, evaluate=evaluate))
+    if engine is None:
+        return
     pool = Pool(provider, min(config.sandbox.pool_size, EVALUATION_POOL) if evaluate else config.sandbox.pool_size)
     sampling = Sampling(temperature=config.engine.temperature)
     name = f"{socket.gethostname()}:{os.getpid()}:{role}"
@@ -97,7 +100,7 @@ async def first_version(store: TrajectoryStore, run: RunRow, stop: asyncio.Event
 
 
 async def lineage_of(
-    environment: Environment, model_dir: Path, chat: ChatFormat, engine: LocalEngine, sampling: Sampling, provider: Provider
+    environment: Environment, model_dir: Path, chat: ChatFormat, engine: Engine, sampling: Sampling, provider: Provider
 ) -> Lineage:
     """What the episodes of this process carry about their origin."""
     specs = [spec for spec in (environment.sandbox, *environment.sandboxes.values()) if spec is not None]

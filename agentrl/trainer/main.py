@@ -24,8 +24,10 @@ import torch
 
 from agentrl.config.run import RunConfig
 from agentrl.config.stored import from_row
+from agentrl.engine.sglang.loading import locks_folder
 from agentrl.environment.registry import load
 from agentrl.errors import Fenced, RunFailed, UnknownOutcome
+from agentrl.model.config import ModelConfig
 from agentrl.model.model_dir import open_model_dir
 from agentrl.monitor.log import ProcessLog
 from agentrl.store.contract import Checkpoint, RunRow, TrainerStart, TrajectoryStore
@@ -34,7 +36,8 @@ from agentrl.trainer.checkpointing import read_checkpoint, verify_checkpoint
 from agentrl.trainer.console import Console
 from agentrl.trainer.loop import TrainerLoop
 from agentrl.trainer.megatron.model import OptimizerSettings, TrainedModel
-from agentrl.trainer.publish import Publisher
+from agentrl.trainer.publish import Publisher, Push
+from agentrl.trainer.push import ServerPush
 from agentrl.trainer.reference import Reference
 from agentrl.trainer.warm_start import WarmStartStopped, warm_started_model
 
@@ -127,7 +130,7 @@ def _build_loop(
 ) -> TrainerLoop:
     policy, critic = build_models(config, model_dir)
     reference = build_reference(config, model_dir)
-    publisher = Publisher(store, run.id, start, folder / "weights")
+    publisher = Publisher(store, run.id, start, folder / "weights", _push(config, run, folder, model_dir, log))
     if checkpoint is not None:
         restore(read_checkpoint(checkpoint), policy, critic, reference)
     first = start.version is None
@@ -143,6 +146,24 @@ def _build_loop(
     if first and config.evaluation.episodes:
         loop.request_evaluation(config.evaluation.episodes)
     return loop
+
+
+def _push(config: RunConfig, run: RunRow, folder: Path, model_dir: Path, log: ProcessLog) -> Push | None:
+    """How new weights reach the engines without their file; None: not at all, they read it."""
+    engine = config.engine
+    if engine.kind == "local" or engine.transport == "disk":
+        return None
+    backend = "nccl" if torch.cuda.is_available() else "gloo"
+    return ServerPush(
+        engine.server_urls,
+        ModelConfig.read(model_dir),
+        run.spec.name,
+        locks_folder(folder),
+        engine.transport,
+        backend,
+        config.staleness.refresh_every,
+        lambda line: log.warning("push", error=line),
+    )
 
 
 def restore(state: Mapping[str, Any], policy: TrainedModel, critic: TrainedModel | None, reference: Reference | None) -> None:

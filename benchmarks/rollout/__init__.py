@@ -1,0 +1,1 @@
+"""What acting costs: engines and workers."""

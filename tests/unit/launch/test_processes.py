@@ -115,3 +115,20 @@ def test_two_signals__the_first_asks_the_second_kills(processes: RunProcesses) -
     assert not processes.wait(0.5)
     processes.kill()
     assert processes.wait(10)
+
+
+def test_servers_last__a_server_ends_after_those_that_use_it(processes: RunProcesses, tmp_path: Path) -> None:
+    lasts = "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *a: None); time.sleep(1)"
+    start(processes, rollout=[sys.executable, "-c", lasts])
+    server = Child(
+        "sglang-0", [sys.executable, "-c", "print('listening', flush=True); import time; time.sleep(60)"], prints=True
+    )
+    processes.children.insert(0, server)
+    processes._spawn(server)
+    time.sleep(0.3)
+    processes.stop()
+    assert not processes.wait(0.1)
+    assert server.code is None
+    assert processes.wait(10)
+    assert server.code is not None
+    assert (tmp_path / "logs" / "sglang-0.stderr").read_text() == "listening\n"

@@ -1,7 +1,8 @@
-"""Weights whose file does not verify get a new name at once."""
+"""Weights whose file does not verify get a new name at once; a push comes after the row."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,8 @@ from agentrl.errors import WeightsCorrupt
 from agentrl.store.contract import RunSpec
 from agentrl.store.memory import MemoryStore
 from agentrl.trainer import publish
-from agentrl.trainer.publish import ATTEMPTS, Publisher
+from agentrl.trainer.publish import ATTEMPTS, Named, Publisher
+from agentrl.types import PolicyVersion
 
 WEIGHTS = [("a", torch.ones(2))]
 
@@ -57,3 +59,19 @@ def test_disk_that_damages_every_file__gives_up(tmp_path: Path, monkeypatch: pyt
     with pytest.raises(WeightsCorrupt, match="check the disk"):
         made.publish(WEIGHTS, parent=None, updates=0)
     assert made.store.newest_version(made.run) is None
+
+
+def test_staged_first__a_push_finds_the_row_and_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = publisher(tmp_path, monkeypatch, bad=0)
+    seen: list[tuple[str, bool, bool]] = []
+
+    def push(stage: Callable[[], PolicyVersion], tensors: Named) -> PolicyVersion:
+        assert made.store.newest_version(made.run) is None
+        version = stage()
+        seen.append((made.store.version(made.run, version.version).status, Path(version.uri).is_file(), tensors == WEIGHTS))
+        return version
+
+    made.push = push
+    version = made.publish(WEIGHTS, parent=None, updates=0)
+    assert seen == [("staged", True, True)]
+    assert made.store.version(made.run, version.version).status == "published"
