@@ -78,6 +78,7 @@ class Fleet:
         self._changed = asyncio.Event()
         self._refused: UsageError | None = None
         self._watchers: list[asyncio.Task[None]] = []
+        self._told = 0.0
 
     async def start(self) -> ServerInfo:
         """Watch the servers; returns what the first one that is up says. `UsageError` when one can't serve this model."""
@@ -160,7 +161,7 @@ class Fleet:
             await member.server.close()
 
     async def _first_up(self, unless: asyncio.Event | None = None) -> Member | None:
-        began = told = time.monotonic()
+        began = time.monotonic()
         while True:
             self._changed.clear()
             up = [member for member in self.members if member.up]
@@ -174,8 +175,8 @@ class Fleet:
             problems = "; ".join(f"{member.server.url}: {member.problem}" for member in self.members)
             if now - began > self._wait_s:
                 raise EngineError(f"no SGLang server serves after {self._wait_s:.0f} s of waiting: {problems}")
-            if now - told > TELL_S:
-                told = now
+            if now - max(began, self._told) > TELL_S:  # one line for all who wait
+                self._told = now
                 self._tell(f"waiting for an SGLang server since {now - began:.0f} s: {problems}")
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._changed.wait(), self._poll_s)

@@ -168,6 +168,22 @@ async def test_nobody_waits_for_ever__no_server_is_an_error_that_names_them(case
         await engine.generate(turn())
 
 
+async def test_nobody_waits_for_ever__the_wait_is_told_once_for_all_who_wait(
+    case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = await case.engine("a")
+    await engine.load(case.version(1))
+    monkeypatch.setattr(fleet, "TELL_S", 0.2)
+    case.server("a").die()
+    turns = [asyncio.create_task(engine.generate(turn(str(i)))) for i in range(8)]
+    await eventually(lambda: any("waiting for an SGLang server" in line for line in case.said))
+    case.server("a").start()
+    await asyncio.gather(*turns)
+    waits = [line for line in case.said if "waiting" in line]
+    assert len(waits) == len(set(waits))
+    assert "http://a: " in waits[0]
+
+
 async def test_nobody_waits_for_ever__a_pause_without_end_is_an_error_at_the_deadline(case: Case) -> None:
     engine = await case.engine("a", request_s=0.1)
     await engine.load(case.version(1))
