@@ -22,7 +22,7 @@ Value = Any
 
 _EPOCH_US = 946_684_800_000_000
 _ENDLESS = (2**63 - 1, -(2**63))
-_OIDS = {"bigint": 20, "uuid": 2950, "bytea": 17}
+_OIDS = {"bigint": 20, "uuid": 2950, "bytea": 17, "text": 25}
 
 
 def _time_from_wire(raw: bytes) -> int:

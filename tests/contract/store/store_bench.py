@@ -109,7 +109,7 @@ class Bench:
             self.fence,
             parent=None if newest is None else self.version,
             updates=self.updates,
-            uri=f"w{self.updates}-{uuid.uuid4().hex[:6]}",
+            uri=f"w{self.updates}-{uuid.uuid4().hex}",
             checksum="c",
         )
         self.store.publish_version(self.run, self.fence, staged.version)
