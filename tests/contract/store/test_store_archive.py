@@ -43,6 +43,7 @@ TYPES = {
     "bigint[]": st.lists(st.none() | st.integers(-(2**63), 2**63 - 1), max_size=4),
     "uuid[]": st.lists(st.uuids().map(str), max_size=4),
     "bytea[]": st.lists(st.none() | st.binary(max_size=9), max_size=4),
+    "text[]": st.lists(st.none() | st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0")), max_size=4),
 }
 ROWS = st.lists(st.tuples(*(st.none() | strategy for strategy in TYPES.values())).map(list), max_size=6)
 
@@ -86,6 +87,7 @@ def test_wire__is_what_the_server_reads_and_writes(postgres: PostgresWorld) -> N
         "json": ('{"a":  1e16}', "'{\"a\":  1e16}'::json"),
         "bytea[]": ([b"\0\xff", None, b""], "array['\\x00ff', null, '']::bytea[]"),
         "uuid[]": ([], "'{}'::uuid[]"),
+        "text[]": (["live", "ä,b"], "array['live', 'ä,b']"),
         "boolean": (False, "false"),
     }
     with postgres.store.transaction() as connection:
