@@ -37,6 +37,8 @@ OLDEST_MAJOR = 15
 _SERVER_USER = "nobody"
 _MAX_SOCKET_PATH = 107
 _START_TIMEOUT_S = 60
+_LEAVING_S = 0.5
+"""How long the server may take to notice that a connection was closed."""
 _SETTINGS = """
 listen_addresses = ''
 unix_socket_permissions = 0700
@@ -183,13 +185,16 @@ def embedded_in_use(home: Path | None = None) -> Iterator[str]:
 def _stop_unless_connected(server: _Server) -> None:
     if not _is_running(server):
         return
+    deadline = time.monotonic() + _LEAVING_S
     try:
-        with psycopg.connect(server.url, connect_timeout=5) as connection:
-            row = connection.execute(_CLIENTS).fetchone()
+        with psycopg.connect(server.url, connect_timeout=5, autocommit=True) as connection:
+            while connection.execute(_CLIENTS).fetchone() != (0,):
+                if time.monotonic() > deadline:
+                    return
+                time.sleep(0.02)
     except psycopg.OperationalError:
         return  # it is starting again after a crash
-    if row == (0,):
-        stop_embedded(server.home)
+    stop_embedded(server.home)
 
 
 def stop_embedded(home: Path | None = None) -> bool:

@@ -50,7 +50,8 @@ def test_tools_that_may_have_side_effects__leave_one_attempt(name: str, attempts
     # A worker that was killed can't say what it had called, so its episode must not be opened again.
     (tmp_path / "careful.py").write_text(CAREFUL)
     made = plan(tmp_path)
-    config = made.config.model_copy(update={"environment": f"{tmp_path / 'careful.py'}:{name}"})
+    scored = made.config.evaluation.model_copy(update={"episodes": 3, "episodes_during": 3})
+    config = made.config.model_copy(update={"environment": f"{tmp_path / 'careful.py'}:{name}", "evaluation": scored})
     made = replace(made, resolved=replace(made.resolved, config=config))
     assert create_run(made, MemoryStore()).spec.max_attempts == attempts
 
