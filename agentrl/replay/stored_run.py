@@ -41,7 +41,7 @@ class StoredRun:
         self.rescorer = Rescorer(model, lambda version: store.version(run.id, version), tolerance=allowed)
         self.check = ReplayCheck(
             self.chat,
-            load(config.environment),
+            load(config.environment, config.environment_options),
             config.algorithm,
             self.rescorer,
             max_context=int(model.config.raw["max_position_embeddings"]),

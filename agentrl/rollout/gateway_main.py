@@ -14,18 +14,17 @@ import uvicorn
 
 from agentrl.config.run import RunConfig
 from agentrl.config.stored import from_row
-from agentrl.engine.contract import Engine
 from agentrl.environment.registry import load
 from agentrl.errors import NotReadyError, UsageError
 from agentrl.monitor.log import ProcessLog
 from agentrl.rollout.engines import open_engine, unless
 from agentrl.rollout.gateway import Gateway
-from agentrl.rollout.main import first_version
+from agentrl.rollout.main import first_version, lineage_of
 from agentrl.rollout.upkeep import Freshness, keep_leases
 from agentrl.store.contract import Change, RunRow, TrajectoryStore
 from agentrl.store.patience import outlasting
 from agentrl.tokens.chat_format import ChatFormat
-from agentrl.types import OUTSIDE, Lineage, Origin, Sampling
+from agentrl.types import OUTSIDE, Origin, Sampling
 
 
 class _Server(uvicorn.Server):
@@ -72,9 +71,10 @@ async def _serve(
     await engine.load(first)
     sampling = Sampling(temperature=config.engine.temperature)
     name = f"{socket.gethostname()}:{os.getpid()}:gateway"
+    environment = load(config.environment, config.environment_options)
+    lineage = lineage_of(environment, model_dir, chat, engine, sampling, OUTSIDE, origin)
     gateway = Gateway(
-        store, run, name, engine, chat, sampling, _lineage(config, model_dir, chat, engine, sampling, origin),
-        config.rollout.concurrency, idle_s, log,
+        store, run, name, engine, chat, sampling, lineage, config.rollout.concurrency, idle_s, log
     )  # fmt: skip
     try:
         await _until_stopped(gateway, Freshness(
@@ -123,23 +123,3 @@ def _listen(host: str, port: int) -> socket.socket:
         return socket.create_server((host, port))
     except OSError as error:
         raise NotReadyError(f"The gateway can't listen on {host}:{port}: {error}. --port names another port.") from None
-
-
-def _lineage(
-    config: RunConfig, model_dir: Path, chat: ChatFormat, engine: Engine, sampling: Sampling, origin: Origin
-) -> Lineage:
-    environment = load(config.environment, config.environment_options)
-    return Lineage(
-        model=str(model_dir),
-        tokenizer_hash=chat.tokenizer_hash,
-        template_hash=chat.template_hash,
-        engine=engine.info.name,
-        engine_version=engine.info.version,
-        engine_dtype=engine.info.dtype,
-        sampling=sampling,
-        logprob_kind=engine.info.logprob_kind,
-        environment=environment.name,
-        environment_version=environment.version,
-        sandbox=OUTSIDE,
-        origin=origin,
-    )

@@ -22,7 +22,7 @@ from agentrl.rollout.worker import RolloutWorker
 from agentrl.store.contract import RunRow, TrajectoryStore
 from agentrl.store.patience import outlasting
 from agentrl.tokens.chat_format import ChatFormat
-from agentrl.types import Lineage, PolicyVersion, Sampling
+from agentrl.types import Lineage, Origin, PolicyVersion, Sampling
 from sandboxes.choose import choose
 from sandboxes.contract import Provider
 from sandboxes.pool import Pool
@@ -79,7 +79,7 @@ async def _serve(
     try:
         await engine.load(first)
         runner = EpisodeRunner(environment, store, engine, chat, pool, sampling)
-        lineage = await lineage_of(environment, model_dir, chat, engine, sampling, provider)
+        lineage = lineage_of(environment, model_dir, chat, engine, sampling, await _sandboxes(environment, provider))
         worker = RolloutWorker(store, run, name, engine, runner, lineage, config.rollout.concurrency, log, evaluate,
                                poll_s=config.store.poll_seconds, refresh_every=config.staleness.refresh_every)  # fmt: skip
         await worker.serve(stop)
@@ -99,12 +99,22 @@ async def first_version(store: TrajectoryStore, run: RunRow, stop: asyncio.Event
     return None
 
 
-async def lineage_of(
-    environment: Environment, model_dir: Path, chat: ChatFormat, engine: Engine, sampling: Sampling, provider: Provider
-) -> Lineage:
-    """What the episodes of this process carry about their origin."""
+async def _sandboxes(environment: Environment, provider: Provider) -> str:
     specs = [spec for spec in (environment.sandbox, *environment.sandboxes.values()) if spec is not None]
     digest = ", ".join([await provider.digest(spec) for spec in specs]) or "none"
+    return f"{provider.name}:{digest}"
+
+
+def lineage_of(
+    environment: Environment,
+    model_dir: Path,
+    chat: ChatFormat,
+    engine: Engine,
+    sampling: Sampling,
+    sandbox: str,
+    origin: Origin = Origin.SIMULATED,
+) -> Lineage:
+    """What the episodes of this process carry about where they come from."""
     return Lineage(
         model=str(model_dir),
         tokenizer_hash=chat.tokenizer_hash,
@@ -116,5 +126,6 @@ async def lineage_of(
         logprob_kind=engine.info.logprob_kind,
         environment=environment.name,
         environment_version=environment.version,
-        sandbox=f"{provider.name}:{digest}",
+        sandbox=sandbox,
+        origin=origin,
     )
