@@ -97,7 +97,7 @@ def make_plan(resolved: Resolved, name: str | None, store: TrajectoryStore, stor
         "machine": f"{os.cpu_count()} cores, Python {platform.python_version()}",
     }
     if not config.rollout.workers:
-        lines["rollout"] = f"no worker here: outside agents act through `agentrl gateway --run {name}`"
+        lines["rollout"] = "no worker here (rollout.workers=0): outside agents act through a gateway"
     return Plan(name, folder, resolved, lines)
 
 

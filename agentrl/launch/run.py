@@ -117,6 +117,8 @@ def execute(run: RunRow, store: TrajectoryStore) -> int:
         processes = RunProcesses(run.spec.name, folder, config.rollout.workers, engine_servers(config, folder))
         status, failure = "failed", None
         store.set_run_status(run.id, "running")
+        if not config.rollout.workers:
+            print(f"  outside agents act in it through `agentrl gateway --run {run.spec.name}`", flush=True)
         try:
             processes.start(trains=trains)
             status = _supervise(run, processes, store, stop)
