@@ -213,6 +213,8 @@ class Segment:
     versions: np.ndarray
     loss_mask: np.ndarray | None = None
     context: int = 0
+    compacted: tuple[Mapping[str, Json], ...] | None = None
+    """Messages that the environment put in the place of the history before this turn; None: it left the history alone."""
     finish_reason: FinishReason | None = None
     observation_text: str = ""
     action_text: str = ""

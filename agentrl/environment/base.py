@@ -106,6 +106,14 @@ class Environment:
         """Answer a turn without a tool call; a str becomes a user message. By default such a turn ends the episode."""
         return Done()
 
+    async def compact(self, episode: Episode) -> Sequence[Message] | None:
+        """Asked after each turn that goes on: the messages to go on from instead of ``episode.messages``, or None to append.
+
+        What is returned is the whole next prompt, the newest observation included where the policy shall read it. It opens a
+        new context: what was sampled before is trained in the context in which it was sampled.
+        """
+        return None
+
     def wrong_call(self, why: str) -> str:
         """What the policy is told about a call that could not be executed."""
         return f"error: {why}"
@@ -139,6 +147,10 @@ class Environment:
     @property
     def has_stop(self) -> bool:
         return type(self).stop is not Environment.stop
+
+    @property
+    def has_compact(self) -> bool:
+        return type(self).compact is not Environment.compact
 
     @property
     def is_repeatable(self) -> bool:

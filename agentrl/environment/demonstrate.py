@@ -19,15 +19,23 @@ from agentrl.types import Reward, Task, Termination
 from sandboxes.contract import SandboxPool
 from sandboxes.lazy import SandboxQueue
 
+Entries = tuple[Message | str, ...]
+"""A `Message` is prompt or observation, a str is an assistant's turn."""
+
 
 @dataclass(frozen=True, slots=True)
 class Demonstration:
-    """One played episode. ``entries`` in order: a `Message` is prompt or observation, a str is an assistant's turn."""
+    """One played episode. ``contexts``: what was read and said, from each prompt on; one unless the history was compacted."""
 
     task: Task
-    entries: tuple[Message | str, ...]
+    contexts: tuple[Entries, ...]
     termination: Termination
     reward: Reward | None
+
+    @property
+    def entries(self) -> Entries:
+        """Of all contexts, in order."""
+        return tuple(itertools.chain.from_iterable(self.contexts))
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +43,7 @@ class Played:
     """An episode that ended and was not graded yet. ``turn_seconds``: what the environment took to answer each turn."""
 
     episode: Episode
-    entries: tuple[Message | str, ...]
+    contexts: tuple[Entries, ...]
     termination: Termination
     turn_seconds: tuple[float, ...]
 
@@ -53,14 +61,14 @@ async def play(
 async def _play(environment: Environment, task: Task, policy: Policy, queue: SandboxQueue | None, seed: int) -> Demonstration:
     played = await act(environment, task, policy, queue, seed)
     reward = await verdict(environment, played, queue)
-    return Demonstration(task, played.entries, played.termination, reward)
+    return Demonstration(task, played.contexts, played.termination, reward)
 
 
 async def act(environment: Environment, task: Task, policy: Policy, queue: SandboxQueue | None, seed: int = 0) -> Played:
     """Play one episode up to its end; its sandboxes are given back."""
     async with boxes_of(environment, queue) as boxes:
         episode, messages = await begin(environment, task, seed=seed, sandbox=boxes.main, sandboxes=boxes.others)
-        entries: list[Message | str] = list(messages)
+        contexts: list[list[Message | str]] = [list(messages)]
         seconds: list[float] = []
         ended: Termination | None = None
         while ended is None:
@@ -68,11 +76,13 @@ async def act(environment: Environment, task: Task, policy: Policy, queue: Sandb
                 text = policy(episode)
             outcome = await take_turn(environment, episode, text, truncated=False)
             ended = outcome.ended
-            entries.append(text)
+            contexts[-1].append(text)
             seconds.append(outcome.tool_s)
-            if ended is None:
-                entries.extend(outcome.messages)
-    return Played(episode, tuple(entries), ended, tuple(seconds))
+            if outcome.compacted is not None:
+                contexts.append(list(outcome.compacted))
+            elif ended is None:
+                contexts[-1].extend(outcome.messages)
+    return Played(episode, tuple(map(tuple, contexts)), ended, tuple(seconds))
 
 
 async def verdict(environment: Environment, played: Played, queue: SandboxQueue | None) -> Reward | None:

@@ -67,6 +67,12 @@ class Episode:
     """Those of ``Environment.sandboxes`` by name; while ``reward`` runs they are clean ones, as its ``sandbox`` is."""
     state: SimpleNamespace = field(default_factory=SimpleNamespace)
     turns: list[Turn] = field(default_factory=list)
+    messages: list[Message] = field(default_factory=list)
+    """The conversation as the policy reads it now, its own turns included."""
+    context_tokens: int = 0
+    """Tokens that the policy has read and written in the running context; 0 where no model plays."""
+    max_context: int = 0
+    """Tokens that one context can hold; 0 where no model plays."""
     ended: Termination | None = None
     retryable: bool = True
     """False once a tool not declared ``side_effects=False`` was called: such an episode is never run again."""

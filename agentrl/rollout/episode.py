@@ -26,10 +26,11 @@ from agentrl.environment.boxes import boxes_of, queue_for
 from agentrl.environment.episode import Episode
 from agentrl.environment.grading import grade, is_gradable
 from agentrl.environment.turn import TurnOutcome, begin, end, take_turn
-from agentrl.errors import EngineError, EnvironmentFault, TokenDrift
+from agentrl.errors import EngineError, EnvironmentFault, TokenDrift, UsageError
 from agentrl.store.contract import TrajectoryStore
 from agentrl.tokens.chat_format import ChatFormat
 from agentrl.tokens.history import History
+from agentrl.tokens.messages import Message
 from agentrl.tokens.transcript import Transcript
 from agentrl.types import EpisodeEnd, FinishReason, Opened, Outcome, Reward, Sampling, Segment, Termination, Timings
 from sandboxes.contract import SandboxError, SandboxPool
@@ -51,6 +52,8 @@ class EpisodeRunner:
     episodes: int = 0
     rewrites: int = 0
     """Contexts that opened because the chat template rewrote the history."""
+    compactions: int = 0
+    """Contexts that opened because the environment rewrote the history."""
     continued: int = 0
     """Episodes that another worker began."""
     reward_s: float = 0.0
@@ -101,7 +104,8 @@ class EpisodeRunner:
     def metrics(self) -> dict[str, float]:
         """Totals since the start, the engine's too, and the pool's gauges."""
         totals = {"episodes": self.episodes, "sampled_tokens": self.sampled_tokens}
-        totals |= {"rewritten_contexts": self.rewrites, "continued_episodes": self.continued}
+        totals |= {"rewritten_contexts": self.rewrites, "compacted_contexts": self.compactions}
+        totals |= {"continued_episodes": self.continued}
         seconds = {"reward_s": round(self.reward_s, 2), "tool_s": round(self.tool_s, 2)}
         engine = {f"engine_{name}": total for name, total in self.engine.metrics().items()}
         sandboxes = {f"sandbox_{name}": round(value, 4) for name, value in self.pool.metrics().items()}
@@ -136,6 +140,7 @@ class _Conversation:
     async def act(self) -> EpisodeEnd:
         """Turn after turn until something ends the episode; each turn is stored before the next begins."""
         environment = self.runner.environment
+        self.episode.max_context = self.runner.engine.info.max_context
         self.history.open(self.transcript)
         while True:
             ended = self._exhausted()
@@ -149,16 +154,27 @@ class _Conversation:
                 self.runner.chat.check_text(generation.token_ids.tolist(), generation.text)
             segment = self.transcript.append_action(generation)
             text = self.runner.chat.decode_action(generation.token_ids.tolist())
+            self.episode.context_tokens = len(self.transcript.token_ids)
             outcome = await take_turn(environment, self.episode, text, truncated=truncated, read=self.runner.chat.parse)
             if known is None:
                 await self._store(segment, text, outcome, generation)
             ended = budget if truncated else outcome.ended
             self.history.act(text, generation.token_ids.tolist())
-            if outcome.messages and ended is not Termination.TERMINATED:
+            if outcome.compacted is not None:
+                self._compact(outcome.compacted)
+            elif outcome.messages and ended is not Termination.TERMINATED:
                 self.runner.rewrites += self.history.observe(self.transcript, outcome.messages)
             if ended is not None:
                 self.episode.ended = ended
                 return await self._ending(ended)
+
+    def _compact(self, messages: Sequence[Message]) -> None:
+        try:
+            self.history.compact(self.transcript, messages)
+        except UsageError as error:
+            where = f"environment {self.runner.environment.name!r}, task {self.opened.task.id!r}"
+            raise EnvironmentFault(f"{where}: compact() gave messages that can't be written: {error}") from error
+        self.runner.compactions += 1
 
     def _room(self) -> tuple[int, Termination]:
         """Tokens left, and the budget that is the tighter one."""

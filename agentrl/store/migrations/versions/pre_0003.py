@@ -33,6 +33,7 @@ def upgrade() -> None:
         "alter table agentrl.run add column if not exists resume_partial boolean not null default false,"
         " add column if not exists origins text[] not null default '{simulated,recorded}'"
     )
+    op.execute("alter table agentrl.segment add column if not exists compacted json")
     op.execute("alter table agentrl.live add column if not exists parked_at timestamptz")
     op.execute("alter table agentrl.event drop constraint event_is_a_legal_move")
     op.execute(_MOVES)

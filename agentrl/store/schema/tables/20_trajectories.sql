@@ -69,6 +69,7 @@ create table agentrl.segment (
   tool_results json not null,                               -- Results of the calls; what jsonb can't hold is replaced.
   tool_raw bytea[],                                         -- Raw output per result; NULL when no result has any.
   exact bytea,                                              -- JSON of texts, calls and results as delivered; NULL when nothing was replaced.
+  compacted json,                                           -- Messages that the environment put in the place of the history; NULL when it did not.
   reward double precision,                                  -- Reward of the turn itself.
   queue_s double precision not null,                        -- Seconds waited for the engine.
   generate_s double precision not null,                     -- Seconds of generation.
