@@ -2,6 +2,7 @@
 
 - A truncated turn executes nothing, even when its text would parse.
 - Any text is a legal turn: what can't be parsed or called is an observation.
+- A sub-agent that failed fails the turn that started it.
 - A turn that both ends the episode, by itself or by ``stop``, and spends the last of the turn budget is a natural end.
 """
 
@@ -79,6 +80,20 @@ async def take_turn(
     """
     if episode.ended is not None:
         raise ValueError(f"task {episode.task.id!r}: the episode has ended ({episode.ended}); it takes no further turn")
+    try:
+        outcome = await _take_turn(environment, episode, text, truncated=truncated, read=read)
+    except Exception as error:
+        if episode.failure is None or episode.failure is error:
+            raise
+        raise episode.failure from None
+    if episode.failure is not None:
+        raise episode.failure
+    return outcome
+
+
+async def _take_turn(
+    environment: Environment, episode: Episode, text: str, *, truncated: bool, read: Callable[[str, Schemas], ParsedTurn]
+) -> TurnOutcome:
     if truncated:
         episode.turns.append(Turn(text))
         await end(environment, episode, Termination.TRUNCATED_TURN_TOKENS)

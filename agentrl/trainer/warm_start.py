@@ -137,7 +137,7 @@ def _train(
         max_positions=m.max_context,
     )
     chat = ChatFormat(folder)
-    rows = [row for d in demonstrations for row in demonstration_rows(chat, d, environment, m.max_context)]
+    rows = [row for d in demonstrations for row in demonstration_rows(chat, d, m.max_context)]
     opened = open_model_dir(folder)
     model = TrainedModel(
         opened.config.raw,
@@ -168,9 +168,10 @@ def _train(
     write_tensors(model.export(), folder / WEIGHTS)
 
 
-def demonstration_rows(chat: ChatFormat, demonstration: Demonstration, environment: Environment, limit: int) -> list[Row]:
+def demonstration_rows(chat: ChatFormat, demonstration: Demonstration, limit: int) -> list[Row]:
     """Tokens of a demonstration as a rollout would have stored them, a row a context; assistant tokens are trained."""
-    return [_context_row(chat, entries, environment, limit) for entries in demonstration.contexts]
+    own = [_context_row(chat, entries, demonstration.environment, limit) for entries in demonstration.contexts]
+    return own + [row for child in demonstration.sub_agents for row in demonstration_rows(chat, child, limit)]
 
 
 def _context_row(chat: ChatFormat, entries: Entries, environment: Environment, limit: int) -> Row:
@@ -198,7 +199,8 @@ def _context_row(chat: ChatFormat, entries: Entries, environment: Environment, l
 
 
 def _texts(demonstrations: Sequence[Demonstration]) -> list[str]:
-    return [entry.content if isinstance(entry, Message) else entry for d in demonstrations for entry in d.entries]
+    own = [entry.content if isinstance(entry, Message) else entry for d in demonstrations for entry in d.entries]
+    return own + [text for d in demonstrations for text in _texts(d.sub_agents)]
 
 
 def _key(config: RunConfig, environment: Environment) -> str:

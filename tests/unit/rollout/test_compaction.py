@@ -162,7 +162,7 @@ def test_demonstration__has_a_row_a_context(chat: ChatFormat) -> None:  # noqa: 
     task = environment.tasks("train", 0, 1)[0]
     shown = asyncio.run(play(environment, task, lambda episode: TURNS[episode.n_turns]))
     assert [sum(isinstance(entry, str) for entry in context) for context in shown.contexts] == [2, 2]
-    rows = demonstration_rows(chat, shown, environment, 600)
+    rows = demonstration_rows(chat, shown, 600)
     assert [len(row.positions) for row in rows] == [
         sum(len(chat.encode_action(turn)) for turn in turns) for turns in (TURNS[:2], TURNS[2:])
     ]
