@@ -213,6 +213,8 @@ class Segment:
     versions: np.ndarray
     loss_mask: np.ndarray | None = None
     context: int = 0
+    compacted: tuple[Mapping[str, Json], ...] | None = None
+    """Messages that the environment put in the place of the history before this turn; None: it left the history alone."""
     finish_reason: FinishReason | None = None
     observation_text: str = ""
     action_text: str = ""
@@ -309,6 +311,35 @@ class EpisodeEnd:
 
 
 @dataclass(frozen=True, slots=True)
+class SubAgent:
+    """A sub-agent that has ended: a trajectory of its own, written with the turn that started it."""
+
+    trajectory: UUID
+    parent: UUID
+    parent_segment: int
+    """The turn of ``parent`` that started it."""
+    seat: int
+    """Its number among the sub-agents of the whole episode, in the order of their starts."""
+    task: Task
+    seed: int
+    environment: str
+    environment_version: str
+    termination: Termination
+    segments: Sequence[Segment]
+    graded: bool = False
+    """True: it has a verdict of its own, or its end gets none; False: its verdict is its parent's."""
+    reward: Reward | None = None
+    duration_s: float = 0.0
+
+    @property
+    def outcome(self) -> Outcome | None:
+        """None: that of its parent."""
+        if not self.graded:
+            return None
+        return Outcome.POLICY_ENDED if self.reward is None else Outcome.GRADED
+
+
+@dataclass(frozen=True, slots=True)
 class PolicyVersion:
     """A name of weights. ``updates`` counts policy updates on its lineage; names grow and are never reused."""
 
@@ -339,6 +370,19 @@ class StoredTrajectory:
     reward: Reward | None
     lineage: Lineage
     segments: Sequence[Segment]
+    parent: UUID | None = None
+    """The trajectory that started it as a sub-agent."""
+    parent_segment: int | None = None
+    """The turn of its parent that started it."""
+    inherits: bool = False
+    """Whether ``outcome`` and ``reward`` are its parent's."""
+    sub_agents: Sequence[StoredTrajectory] = ()
+    """All that this episode started, those of its sub-agents too, in the order of their starts."""
+
+    @property
+    def family(self) -> Sequence[StoredTrajectory]:
+        """Itself and its sub-agents that acted: what is trained of the episode."""
+        return (self, *(child for child in self.sub_agents if child.n_turns))
 
     @property
     def n_tokens(self) -> int:

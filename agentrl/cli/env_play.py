@@ -15,6 +15,7 @@ from agentrl.environment.boxes import boxes_of, queue_for
 from agentrl.environment.calls import tool_call
 from agentrl.environment.episode import Episode
 from agentrl.environment.grading import grade, is_gradable
+from agentrl.environment.sub_agents import offer, own_verdict
 from agentrl.environment.tools import Tool
 from agentrl.environment.turn import begin, take_turn
 from agentrl.errors import UsageError
@@ -38,6 +39,7 @@ async def play_at_keyboard(environment: Environment, provider: Provider | None, 
         queue = queue_for(pool)
         async with boxes_of(environment, queue) as boxes:
             episode, messages = await begin(environment, tasks[index], seed=seed, sandbox=boxes.main, sandboxes=boxes.others)
+            offer(environment, episode, _SamePlayer())
             print(f"task {visible(episode.task.id)}; tools: {', '.join(environment.tools) or 'none'}; /quit leaves")
             _show(messages)
             if not await _turns(environment, episode):
@@ -54,6 +56,27 @@ async def play_at_keyboard(environment: Environment, provider: Provider | None, 
     finally:
         if pool is not None:
             await pool.close()
+
+
+class _SamePlayer:
+    """Who plays the episode plays its sub-agents, too."""
+
+    def __init__(self) -> None:
+        self._started = 0
+
+    def number(self) -> int:
+        self._started += 1
+        return self._started
+
+    async def play(self, number: int, environment: Environment, episode: Episode) -> None:
+        offer(environment, episode, _SamePlayer())
+        print(f"sub-agent {environment.name} begins; tools: {', '.join(environment.tools) or 'none'}")
+        _show(episode.messages)
+        while not await _turns(environment, episode):
+            print("a sub-agent can't be left: end its episode")
+        assert episode.ended is not None, "the turns have ended"
+        print(f"sub-agent {environment.name} ended: {episode.ended.value}")
+        await own_verdict(environment, episode)
 
 
 async def _turns(environment: Environment, episode: Episode) -> bool:

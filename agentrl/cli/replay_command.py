@@ -57,9 +57,7 @@ def _print(name: str, stored: StoredRun) -> None:
     if report.contexts > report.trajectories:
         lines["contexts"] = f"{report.contexts}: in some trajectories the history was rewritten"
     if report.unrendered:
-        lines["not rendered"] = (
-            f"{report.unrendered} segments: another version of the environment, a context or a client of its own"
-        )
+        lines["not rendered"] = f"{report.unrendered} segments: another version of the environment, or a client of its own"
     if rescorer.gone:
         lines["not scored"] = f"{rescorer.skipped} tokens of version {_span(rescorer.gone)}: the weights are gone"
     width = max(map(len, lines))

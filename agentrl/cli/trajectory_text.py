@@ -22,11 +22,17 @@ def trajectory_lines(
     for segment in stored.segments:
         if segment.context != context:
             context = segment.context
-            yield f"  context {context}: the history was rewritten, what follows begins with a whole prompt"
+            yield f"  context {context}: {_rewriting(segment)}"
         yield from _segment_lines(segment, tokens, reasoning)
     yield "  events"
     for event in events:
         yield "    " + "  ".join(f"{value}" for value in event.values() if value is not None)
+
+
+def _rewriting(segment: Segment) -> str:
+    if segment.compacted is None:
+        return "the history was rewritten, what follows begins with a whole prompt"
+    return f"the environment put {len(segment.compacted)} messages in the place of the history"
 
 
 def _segment_lines(segment: Segment, tokens: bool, reasoning: bool) -> Iterator[str]:

@@ -48,6 +48,12 @@ class Environment:
     """What each episode, and its grading, gets a sandbox of; None: no sandbox."""
     sandboxes: Mapping[str, SandboxSpec] = MappingProxyType({})
     """Further sandboxes of an episode: ``episode.sandboxes[name]``."""
+    sub_agents: Mapping[str, Environment] = MappingProxyType({})
+    """Agents that an episode may start with ``await episode.sub_agent(name, payload)``, each an environment with messages and
+    tools of its own. It works in the sandboxes of the episode. Without a ``reward`` of its own it gets that of its parent.
+    """
+    max_sub_agents: int = 16
+    """Sub-agents that one episode may start."""
     max_turns: int = 8
     max_turn_tokens: int = 512
     """Tokens that the policy may sample in one turn."""
@@ -106,6 +112,14 @@ class Environment:
         """Answer a turn without a tool call; a str becomes a user message. By default such a turn ends the episode."""
         return Done()
 
+    async def compact(self, episode: Episode) -> Sequence[Message] | None:
+        """Asked after each turn that goes on: the messages to go on from instead of ``episode.messages``, or None to append.
+
+        What is returned is the whole next prompt, the newest observation included where the policy shall read it. It opens a
+        new context: what was sampled before is trained in the context in which it was sampled.
+        """
+        return None
+
     def wrong_call(self, why: str) -> str:
         """What the policy is told about a call that could not be executed."""
         return f"error: {why}"
@@ -141,16 +155,32 @@ class Environment:
         return type(self).stop is not Environment.stop
 
     @property
+    def has_reward(self) -> bool:
+        return type(self).reward is not Environment.reward
+
+    @property
+    def has_compact(self) -> bool:
+        return type(self).compact is not Environment.compact
+
+    @property
     def is_repeatable(self) -> bool:
         """Whether any episode may be run again after a failure that nobody saw: all tools say ``side_effects=False``."""
-        return not any(tool.side_effects for tool in self.tools.values())
+        own = not any(tool.side_effects for tool in self.tools.values())
+        return own and all(child.is_repeatable for child in self.sub_agents.values())
+
+    def all_agents(self) -> dict[str, Environment]:
+        """This environment and all its sub-agents, by the name of the environment."""
+        found = {self.name: self}
+        for child in self.sub_agents.values():
+            found |= child.all_agents()
+        return found
 
     def tool_schemas(self) -> list[dict[str, Json]]:
         """Declarations of all tools, as chat templates take them."""
         return [declared.schema() for declared in self.tools.values()]
 
 
-def _is_storable(task: Task) -> bool:
+def is_storable(task: Task) -> bool:
     """JSON without NaN, without NUL and without lone surrogates: databases hold no others."""
     try:
         json.dumps([task.id, dict(task.payload)], allow_nan=False, ensure_ascii=False).encode()
@@ -184,7 +214,7 @@ def checked_tasks(environment: Environment, split: str, seed: int, n: int) -> li
             raise EnvironmentFault(f"{where}: item {index} is not a Task with a non-empty id: {task!r:.200}")
         if task.split != split:
             raise EnvironmentFault(f"{where}: task {task.id!r} says split {task.split!r}")
-        if not _is_storable(task):
+        if not is_storable(task):
             raise EnvironmentFault(f"{where}: task {task.id!a:.200} can't be stored: its payload is a dict of JSON values")
         if task.id in seen:
             raise EnvironmentFault(f"{where}: id {task.id!r} appears twice")

@@ -6,28 +6,40 @@ import asyncio
 import itertools
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from agentrl.environment.base import Environment, Policy, checked_tasks
 from agentrl.environment.boundary import named_faults
 from agentrl.environment.boxes import boxes_of, queue_for
 from agentrl.environment.episode import Episode
 from agentrl.environment.grading import grade, is_gradable
+from agentrl.environment.sub_agents import offer, own_verdict
 from agentrl.environment.turn import begin, take_turn
+from agentrl.errors import EnvironmentFault
 from agentrl.tokens.messages import Message
 from agentrl.types import Reward, Task, Termination
 from sandboxes.contract import SandboxPool
 from sandboxes.lazy import SandboxQueue
 
+Entries = tuple[Message | str, ...]
+"""A `Message` is prompt or observation, a str is an assistant's turn."""
+
 
 @dataclass(frozen=True, slots=True)
 class Demonstration:
-    """One played episode. ``entries`` in order: a `Message` is prompt or observation, a str is an assistant's turn."""
+    """One played episode. ``contexts``: what was read and said, from each prompt on; one unless the history was compacted."""
 
+    environment: Environment = field(compare=False)
     task: Task
-    entries: tuple[Message | str, ...]
+    contexts: tuple[Entries, ...]
     termination: Termination
     reward: Reward | None
+    sub_agents: tuple[Demonstration, ...] = ()
+
+    @property
+    def entries(self) -> Entries:
+        """Of all contexts, in order."""
+        return tuple(itertools.chain.from_iterable(self.contexts))
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +47,10 @@ class Played:
     """An episode that ended and was not graded yet. ``turn_seconds``: what the environment took to answer each turn."""
 
     episode: Episode
-    entries: tuple[Message | str, ...]
+    contexts: tuple[Entries, ...]
     termination: Termination
     turn_seconds: tuple[float, ...]
+    sub_agents: tuple[Demonstration, ...] = ()
 
 
 async def play(
@@ -53,26 +66,66 @@ async def play(
 async def _play(environment: Environment, task: Task, policy: Policy, queue: SandboxQueue | None, seed: int) -> Demonstration:
     played = await act(environment, task, policy, queue, seed)
     reward = await verdict(environment, played, queue)
-    return Demonstration(task, played.entries, played.termination, reward)
+    return Demonstration(environment, task, played.contexts, played.termination, reward, played.sub_agents)
 
 
 async def act(environment: Environment, task: Task, policy: Policy, queue: SandboxQueue | None, seed: int = 0) -> Played:
     """Play one episode up to its end; its sandboxes are given back."""
     async with boxes_of(environment, queue) as boxes:
-        episode, messages = await begin(environment, task, seed=seed, sandbox=boxes.main, sandboxes=boxes.others)
-        entries: list[Message | str] = list(messages)
-        seconds: list[float] = []
-        ended: Termination | None = None
-        while ended is None:
-            with named_faults(environment.name, task.id, "demonstrator"):
-                text = policy(episode)
-            outcome = await take_turn(environment, episode, text, truncated=False)
-            ended = outcome.ended
-            entries.append(text)
-            seconds.append(outcome.tool_s)
-            if ended is None:
-                entries.extend(outcome.messages)
-    return Played(episode, tuple(entries), ended, tuple(seconds))
+        episode, _ = await begin(environment, task, seed=seed, sandbox=boxes.main, sandboxes=boxes.others)
+        return await _talk(environment, episode, policy)
+
+
+async def _talk(environment: Environment, episode: Episode, policy: Policy) -> Played:
+    contexts: list[list[Message | str]] = [list(episode.messages)]
+    seconds: list[float] = []
+    cast = _Cast()
+    offer(environment, episode, cast)
+    ended: Termination | None = None
+    while ended is None:
+        with named_faults(environment.name, episode.task.id, "demonstrator"):
+            text = policy(episode)
+        outcome = await take_turn(environment, episode, text, truncated=False)
+        ended = outcome.ended
+        contexts[-1].append(text)
+        seconds.append(outcome.tool_s)
+        if outcome.compacted is not None:
+            contexts.append(list(outcome.compacted))
+        elif ended is None:
+            contexts[-1].extend(outcome.messages)
+    return Played(episode, tuple(map(tuple, contexts)), ended, tuple(seconds), tuple(cast.shown))
+
+
+class _Cast:
+    """Sub-agents of a demonstration: each plays the demonstrator of its own environment, or its gold solution."""
+
+    def __init__(self) -> None:
+        self.shown: list[Demonstration] = []
+        self._started = 0
+
+    def number(self) -> int:
+        self._started += 1
+        return self._started - 1
+
+    async def play(self, number: int, environment: Environment, episode: Episode) -> None:
+        played = await _talk(environment, episode, _scripted(environment, episode))
+        reward = await own_verdict(environment, episode)
+        self.shown.append(
+            Demonstration(environment, episode.task, played.contexts, played.termination, reward, played.sub_agents)
+        )
+
+
+def _scripted(environment: Environment, episode: Episode) -> Policy:
+    with named_faults(environment.name, episode.task.id, "demonstrator"):
+        if environment.can_demonstrate:
+            return environment.demonstrator(random.Random(episode.seed), episode.task)
+        if environment.has_gold:
+            turns = list(environment.gold(episode.task))
+            return lambda running: turns[running.n_turns] if running.n_turns < len(turns) else ""
+    raise EnvironmentFault(
+        f"environment {environment.name!r} was started as a sub-agent and can't be played without a model: "
+        "define demonstrator(rng, task) or gold(task)"
+    )
 
 
 async def verdict(environment: Environment, played: Played, queue: SandboxQueue | None) -> Reward | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, NoReturn, cast
@@ -12,7 +12,7 @@ from agentrl.errors import EnvironmentFault
 from agentrl.tokens.call_values import ParsedTurn, Schemas
 from agentrl.tokens.messages import Message
 from agentrl.tokens.tool_calls import parse
-from agentrl.types import Task, Termination, ToolCall, ToolResult
+from agentrl.types import Json, Task, Termination, ToolCall, ToolResult
 from sandboxes.contract import Sandbox
 
 
@@ -67,9 +67,21 @@ class Episode:
     """Those of ``Environment.sandboxes`` by name; while ``reward`` runs they are clean ones, as its ``sandbox`` is."""
     state: SimpleNamespace = field(default_factory=SimpleNamespace)
     turns: list[Turn] = field(default_factory=list)
+    messages: list[Message] = field(default_factory=list)
+    """The conversation as the policy reads it now, its own turns included."""
+    context_tokens: int = 0
+    """Tokens that the policy has read and written in the running context; 0 where no model plays."""
+    max_context: int = 0
+    """Tokens that one context can hold; 0 where no model plays."""
     ended: Termination | None = None
     retryable: bool = True
     """False once a tool not declared ``side_effects=False`` was called: such an episode is never run again."""
+    sub_agents: list[Episode] = field(default_factory=list)
+    """Those that it started itself, in the order of their starts."""
+    failure: Exception | None = None
+    """What broke a sub-agent. It breaks this episode too, whatever the environment makes of the exception."""
+    start: Callable[[str, Mapping[str, Json]], Awaitable[Episode]] | None = None
+    """What `sub_agent` calls; set by whoever plays the episode."""
     read: Callable[[str, Schemas], ParsedTurn] = parse
     """Finds reasoning and tool calls in a turn's text, in the format that the run's chat template writes."""
     _turn_reward: float | None = None
@@ -83,6 +95,16 @@ class Episode:
         """Text of the newest message from the environment, empty before the first answer."""
         messages = self.turns[-1].messages if self.turns else ()
         return messages[-1].content if messages else ""
+
+    async def sub_agent(self, name: str, payload: Mapping[str, Json]) -> Episode:
+        """Run the sub-agent ``name`` of ``Environment.sub_agents`` on a task with this payload; returns its ended episode.
+
+        Only an async tool (or ``step``) can await it; its time counts against no tool's limit. Raises `ToolError` after
+        ``max_sub_agents`` of them. A sub-agent that a budget ended returns, too: look at ``ended``.
+        """
+        if self.start is None or self.ended is not None:
+            raise EnvironmentFault(f"task {self.task.id!r}: a sub-agent can only be started in a turn, by a tool or by step()")
+        return await self.start(name, payload)
 
     def add_reward(self, value: float) -> None:
         """Credit the running turn with ``value`` (finite), on top of what ``reward`` gives the whole episode."""

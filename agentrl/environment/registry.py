@@ -16,6 +16,7 @@ from types import ModuleType
 
 from agentrl.environment.base import Environment
 from agentrl.environment.options import checked_options
+from agentrl.environment.sub_agents import check_sub_agents
 from agentrl.errors import UsageError
 from agentrl.types import Json
 
@@ -35,6 +36,7 @@ def load(name: str, options: Mapping[str, Json] | None = None) -> Environment:
     with _user_code(name, f"{cls.__qualname__}({', '.join(arguments)}) can't be made"):
         environment = cls(**arguments)
     environment.options = plain
+    check_sub_agents(environment)
     return environment
 
 
@@ -69,6 +71,8 @@ def source_hash(environment: Environment) -> str:
             continue
         for path in _sources(cls):
             digest.update(f"{cls.__module__}:{cls.__qualname__}\0{path.name}\0".encode() + path.read_bytes() + b"\0")
+    for name, child in sorted(environment.sub_agents.items()):
+        digest.update(f"{name}\0{source_hash(child)}\0".encode())
     return digest.hexdigest()
 
 

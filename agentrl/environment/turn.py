@@ -2,17 +2,19 @@
 
 - A truncated turn executes nothing, even when its text would parse.
 - Any text is a legal turn: what can't be parsed or called is an observation.
+- A sub-agent that failed fails the turn that started it.
 - A turn that both ends the episode, by itself or by ``stop``, and spends the last of the turn budget is a natural end.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from agentrl.environment.base import Environment
 from agentrl.environment.boundary import invoke, named_faults
+from agentrl.environment.calls import plain_text
 from agentrl.environment.episode import NO_SANDBOX, Episode, Step, Turn
 from agentrl.errors import EnvironmentFault
 from agentrl.tokens.call_values import ParsedTurn, Schemas
@@ -31,6 +33,8 @@ class TurnOutcome:
 
     messages: tuple[Message, ...]
     ended: Termination | None = None
+    compacted: tuple[Message, ...] | None = None
+    """The whole conversation from here on, in the place of everything before; ``messages`` are not appended then."""
     calls: tuple[ToolCall, ...] = ()
     results: tuple[ToolResult, ...] = ()
     reward: float | None = None
@@ -48,7 +52,8 @@ async def begin(
     """Set an episode up; returns it with the conversation that the policy starts from."""
     episode = Episode(task, sandbox or NO_SANDBOX, seed, sandboxes or {})
     await invoke(environment.name, task.id, "setup", environment.setup, episode, timeout_s=environment.max_seconds)
-    return episode, first_messages(environment, task)
+    episode.messages = first_messages(environment, task)
+    return episode, list(episode.messages)
 
 
 def first_messages(environment: Environment, task: Task) -> list[Message]:
@@ -75,6 +80,20 @@ async def take_turn(
     """
     if episode.ended is not None:
         raise ValueError(f"task {episode.task.id!r}: the episode has ended ({episode.ended}); it takes no further turn")
+    try:
+        outcome = await _take_turn(environment, episode, text, truncated=truncated, read=read)
+    except Exception as error:
+        if episode.failure is None or episode.failure is error:
+            raise
+        raise episode.failure from None
+    if episode.failure is not None:
+        raise episode.failure
+    return outcome
+
+
+async def _take_turn(
+    environment: Environment, episode: Episode, text: str, *, truncated: bool, read: Callable[[str, Schemas], ParsedTurn]
+) -> TurnOutcome:
     if truncated:
         episode.turns.append(Turn(text))
         await end(environment, episode, Termination.TRUNCATED_TURN_TOKENS)
@@ -84,13 +103,17 @@ async def take_turn(
     step = await _step(environment, episode, text)
     tool_s = time.perf_counter() - started
     messages = step.messages
+    compacted = None
     episode.turns.append(Turn(text, step.calls, step.results, messages))
+    episode.messages += [Message("assistant", text), *messages]
     if step.done or await _stops(environment, episode):
         messages = ()
         await end(environment, episode, Termination.TERMINATED)
     elif episode.n_turns >= environment.max_turns:
         await end(environment, episode, Termination.TRUNCATED_TURNS)
-    return TurnOutcome(messages, episode.ended, step.calls, step.results, episode.take_turn_reward(), tool_s)
+    else:
+        compacted = await _compacted(environment, episode)
+    return TurnOutcome(messages, episode.ended, compacted, step.calls, step.results, episode.take_turn_reward(), tool_s)
 
 
 async def end(environment: Environment, episode: Episode, termination: Termination) -> None:
@@ -111,6 +134,23 @@ async def _step(environment: Environment, episode: Episode, text: str) -> Step:
     if not all(isinstance(message, Message) for message in step.messages) or not (step.done or step.messages):
         raise EnvironmentFault(f"{where}: a Step that is not done has one Message or more, not {step.messages!r:.200}")
     return step
+
+
+async def _compacted(environment: Environment, episode: Episode) -> tuple[Message, ...] | None:
+    if not environment.has_compact:
+        return None
+    answer = await invoke(
+        environment.name, episode.task.id, "compact", environment.compact, episode, timeout_s=environment.tool_timeout_s
+    )
+    if answer is None:
+        return None
+    where = f"environment {environment.name!r}, task {episode.task.id!r}"
+    if isinstance(answer, str) or not isinstance(answer, Sequence) or not all(isinstance(m, Message) for m in answer):
+        raise EnvironmentFault(f"{where}: compact() must return Messages or None, not {answer!r:.200}")
+    if not answer or answer[-1].role == "assistant":
+        raise EnvironmentFault(f"{where}: compact() must return one Message or more, the last not of the assistant")
+    episode.messages = [replace(message, content=plain_text(message.content)) for message in answer]
+    return tuple(episode.messages)
 
 
 async def _stops(environment: Environment, episode: Episode) -> bool:

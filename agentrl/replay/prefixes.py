@@ -16,7 +16,7 @@ from agentrl.environment.step import tool_message
 from agentrl.tokens.audit import drift
 from agentrl.tokens.chat_format import ChatFormat
 from agentrl.tokens.history import History
-from agentrl.tokens.messages import Message, Role
+from agentrl.tokens.messages import Message, Role, read_message
 from agentrl.tokens.transcript import Transcript
 from agentrl.types import FinishReason, Segment, StoredTrajectory
 
@@ -35,23 +35,20 @@ class _Sampled:
 def check_prefixes(stored: StoredTrajectory, chat: ChatFormat, environment: Environment, messages: Sequence[Message]) -> int:
     """How many segments were written again and are the same. `TokenDrift` at the first token that differs.
 
-    ``messages``: what the episode started from. It ends early, without an error, where the environment began a new context of
-    its own: what it then wrote is known to it alone.
+    ``messages``: what the episode started from. Where the environment put others in their place, those are stored.
     """
     history, transcript = History(chat, messages, environment.tool_schemas()), Transcript()
     history.open(transcript)
     for number, segment in enumerate(stored.segments):
-        if number:
-            answers = _answers(stored, stored.segments[number - 1], segment, chat, environment, history)
-            _, rewrites = history.next_ids(answers)
-            if segment.context != stored.segments[number - 1].context and not rewrites:
-                return number
-            history.observe(transcript, answers)
+        if segment.compacted is not None:
+            history.compact(transcript, [read_message(message) for message in segment.compacted])
+        elif number:
+            history.observe(transcript, _answers(stored, stored.segments[number - 1], segment, chat, environment, history))
         written = _next(transcript, segment)
         if not (number == 0 and chat.writes_the_date):
             _compare(stored, segment, written.observation, "the environment and the template write")
         if written.context != segment.context:
-            raise drift(stored, segment, 0, f"context {segment.context}, but the template needs context {written.context} here")
+            raise drift(stored, segment, 0, f"context {segment.context}, but its messages need context {written.context} here")
         history.act(segment.action_text, segment.action.tolist())
     return len(stored.segments)
 

@@ -25,11 +25,14 @@ from agentrl.environment.base import Environment
 from agentrl.environment.boxes import boxes_of, queue_for
 from agentrl.environment.episode import Episode
 from agentrl.environment.grading import grade, is_gradable
+from agentrl.environment.sub_agents import offer
 from agentrl.environment.turn import TurnOutcome, begin, end, take_turn
-from agentrl.errors import EngineError, EnvironmentFault, TokenDrift
+from agentrl.errors import EngineError, EnvironmentFault, TokenDrift, UsageError
+from agentrl.rollout.sub_agents import Family, Starter, Write
 from agentrl.store.contract import TrajectoryStore
 from agentrl.tokens.chat_format import ChatFormat
 from agentrl.tokens.history import History
+from agentrl.tokens.messages import Message
 from agentrl.tokens.transcript import Transcript
 from agentrl.types import EpisodeEnd, FinishReason, Opened, Outcome, Reward, Sampling, Segment, Termination, Timings
 from sandboxes.contract import SandboxError, SandboxPool
@@ -51,6 +54,9 @@ class EpisodeRunner:
     episodes: int = 0
     rewrites: int = 0
     """Contexts that opened because the chat template rewrote the history."""
+    compactions: int = 0
+    """Contexts that opened because the environment rewrote the history."""
+    sub_agents: int = 0
     continued: int = 0
     """Episodes that another worker began."""
     reward_s: float = 0.0
@@ -66,11 +72,10 @@ class EpisodeRunner:
         episode: Episode | None = None
         try:
             async with boxes_of(self.environment, self._queue) as boxes:
-                episode, messages = await begin(
+                episode, _ = await begin(
                     self.environment, opened.task, seed=opened.seed, sandbox=boxes.main, sandboxes=boxes.others
                 )
-                history = History(self.chat, messages, self.environment.tool_schemas())
-                ending = await _Conversation(self, opened, episode, history, await self._stored_turns(opened)).act()
+                ending = await self._act(opened, episode)
             ending = await self._graded(episode, ending)
         except _INFRASTRUCTURE as error:
             ending = EpisodeEnd(
@@ -90,18 +95,50 @@ class EpisodeRunner:
         self.episodes += 1
         return ending
 
-    async def _stored_turns(self, opened: Opened) -> Sequence[Segment]:
-        if not opened.n_segments:
-            return ()
-        stored = await asyncio.to_thread(self.store.trajectory, opened.trajectory)
-        assert stored is not None, f"trajectory {opened.trajectory} was opened and is gone"
-        self.continued += 1
-        return [segment for segment in stored.segments[: opened.n_segments] if segment.n_act]
+    async def _act(self, opened: Opened, episode: Episode) -> EpisodeEnd:
+        family = Family(opened, self._converse)
+
+        async def write(segment: Segment) -> None:
+            await asyncio.to_thread(self.store.write_segment, opened, segment, family.take())
+
+        turns: Sequence[Segment] = ()
+        if opened.n_segments:
+            stored = await asyncio.to_thread(self.store.trajectory, opened.trajectory)
+            assert stored is not None, f"trajectory {opened.trajectory} was opened and is gone"
+            self.continued += 1
+            family.stored = {child.seat: child for child in stored.sub_agents}
+            turns = [segment for segment in stored.segments[: opened.n_segments] if segment.n_act]
+        seconds = self.environment.max_seconds
+        return await self._converse(opened, self.environment, episode, family, stored=turns, write=write, seconds=seconds)
+
+    async def _converse(
+        self,
+        opened: Opened,
+        environment: Environment,
+        episode: Episode,
+        family: Family,
+        *,
+        stored: Sequence[Segment],
+        write: Write,
+        seconds: float,
+    ) -> EpisodeEnd:
+        """The turns of the episode, or of one of its sub-agents."""
+        history = History(self.chat, episode.messages, environment.tool_schemas())
+        conversation = _Conversation(self, environment, opened, episode, history, family, write, seconds, stored)
+        offer(environment, episode, Starter(family, opened.trajectory, episode, conversation.left))
+        if opened.trajectory == family.opened.trajectory:
+            return await conversation.act()
+        self.sub_agents += 1
+        try:
+            return await conversation.act()
+        finally:
+            self.engine.release(str(opened.trajectory))
 
     def metrics(self) -> dict[str, float]:
         """Totals since the start, the engine's too, and the pool's gauges."""
         totals = {"episodes": self.episodes, "sampled_tokens": self.sampled_tokens}
-        totals |= {"rewritten_contexts": self.rewrites, "continued_episodes": self.continued}
+        totals |= {"rewritten_contexts": self.rewrites, "compacted_contexts": self.compactions}
+        totals |= {"continued_episodes": self.continued, "sub_agents": self.sub_agents}
         seconds = {"reward_s": round(self.reward_s, 2), "tool_s": round(self.tool_s, 2)}
         engine = {f"engine_{name}": total for name, total in self.engine.metrics().items()}
         sandboxes = {f"sandbox_{name}": round(value, 4) for name, value in self.pool.metrics().items()}
@@ -122,12 +159,17 @@ class EpisodeRunner:
 
 @dataclass
 class _Conversation:
-    """The turns of one episode."""
+    """The turns of one episode, or of a sub-agent."""
 
     runner: EpisodeRunner
+    environment: Environment
     opened: Opened
     episode: Episode
     history: History
+    family: Family
+    write: Write
+    seconds: float
+    """Wall clock that it may take."""
     stored: Sequence[Segment] = ()
     """Turns that another worker sampled and stored."""
     transcript: Transcript = field(default_factory=Transcript)
@@ -135,7 +177,8 @@ class _Conversation:
 
     async def act(self) -> EpisodeEnd:
         """Turn after turn until something ends the episode; each turn is stored before the next begins."""
-        environment = self.runner.environment
+        environment = self.environment
+        self.episode.max_context = self.runner.engine.info.max_context
         self.history.open(self.transcript)
         while True:
             ended = self._exhausted()
@@ -149,20 +192,38 @@ class _Conversation:
                 self.runner.chat.check_text(generation.token_ids.tolist(), generation.text)
             segment = self.transcript.append_action(generation)
             text = self.runner.chat.decode_action(generation.token_ids.tolist())
+            self.episode.context_tokens = len(self.transcript.token_ids)
             outcome = await take_turn(environment, self.episode, text, truncated=truncated, read=self.runner.chat.parse)
             if known is None:
                 await self._store(segment, text, outcome, generation)
+            elif self.family.take():
+                where = f"trajectory {self.opened.trajectory}, segment {segment.index}"
+                raise TokenDrift(f"{where}: doing the stored calls again started sub-agents that are not stored")
             ended = budget if truncated else outcome.ended
             self.history.act(text, generation.token_ids.tolist())
-            if outcome.messages and ended is not Termination.TERMINATED:
+            if outcome.compacted is not None:
+                self._compact(outcome.compacted)
+            elif outcome.messages and ended is not Termination.TERMINATED:
                 self.runner.rewrites += self.history.observe(self.transcript, outcome.messages)
             if ended is not None:
                 self.episode.ended = ended
                 return await self._ending(ended)
 
+    def left(self) -> float:
+        """Seconds."""
+        return self.seconds - (time.monotonic() - self.started)
+
+    def _compact(self, messages: Sequence[Message]) -> None:
+        try:
+            self.history.compact(self.transcript, messages)
+        except UsageError as error:
+            where = f"environment {self.environment.name!r}, task {self.opened.task.id!r}"
+            raise EnvironmentFault(f"{where}: compact() gave messages that can't be written: {error}") from error
+        self.runner.compactions += 1
+
     def _room(self) -> tuple[int, Termination]:
         """Tokens left, and the budget that is the tighter one."""
-        tokens = self.runner.environment.max_tokens - self.transcript.n_tokens
+        tokens = self.environment.max_tokens - self.transcript.n_tokens
         context = self.runner.engine.info.max_context - len(self.transcript.token_ids)
         return min((tokens, Termination.TRUNCATED_TOKENS), (context, Termination.TRUNCATED_CONTEXT), key=lambda pair: pair[0])
 
@@ -170,13 +231,13 @@ class _Conversation:
         room, budget = self._room()
         if room <= 0:
             return budget
-        if time.monotonic() - self.started > self.runner.environment.max_seconds:
+        if self.left() < 0:
             return Termination.TRUNCATED_TIME
         return None
 
     def _limit(self) -> tuple[int, Termination]:
         """Tokens that this turn may have, and the budget that is spent with them."""
-        return min(self._room(), (self.runner.environment.max_turn_tokens, Termination.TRUNCATED_TURN_TOKENS), key=_by_tokens)
+        return min(self._room(), (self.environment.max_turn_tokens, Termination.TRUNCATED_TURN_TOKENS), key=_by_tokens)
 
     def _stored_turn(self) -> Segment | None:
         """The turn to come when it is stored already; `TokenDrift` when its observation came out differently this time."""
@@ -187,7 +248,7 @@ class _Conversation:
         if not np.array_equal(self.transcript.pending, known.observation):
             raise TokenDrift(
                 f"trajectory {self.opened.trajectory}, segment {index}: doing the stored calls again gave another observation "
-                f"than the stored one, so the episode can't be continued: {self.runner.environment.name!r} is not deterministic"
+                f"than the stored one, so the episode can't be continued: {self.environment.name!r} is not deterministic"
             )
         return known
 
@@ -209,10 +270,9 @@ class _Conversation:
 
     async def _in_time(self, request: GenerateRequest) -> tuple[Generation, bool]:
         """The engine's answer, and whether it was cut short because the episode's time ran out."""
-        left = self.runner.environment.max_seconds - (time.monotonic() - self.started)
         running = asyncio.ensure_future(self.runner.engine.generate(request))
         try:
-            done, _ = await asyncio.wait({running}, timeout=max(left, 0.0))
+            done, _ = await asyncio.wait({running}, timeout=max(self.left(), 0.0))
             if not done:
                 self.runner.engine.release(request.session)
             return await running, not done
@@ -230,7 +290,7 @@ class _Conversation:
             reward=outcome.reward,
             timings=Timings(generation.queue_s, generation.generate_s, outcome.tool_s),
         )
-        await asyncio.to_thread(self.runner.store.write_segment, self.opened, stored)
+        await self.write(stored)
 
     async def _ending(self, termination: Termination) -> EpisodeEnd:
         """Store the state after the last turn where a budget ended the episode.
@@ -241,7 +301,7 @@ class _Conversation:
             last = self.transcript.close()
             if last is not None:
                 text = self.runner.chat.decode(last.observation.tolist())
-                await asyncio.to_thread(self.runner.store.write_segment, self.opened, replace(last, observation_text=text))
+                await self.write(replace(last, observation_text=text))
         outcome = Outcome.INFRASTRUCTURE if termination.is_error() else Outcome.POLICY_ENDED
         return EpisodeEnd(len(self.transcript.segments), termination, outcome, retryable=self.episode.retryable)
 

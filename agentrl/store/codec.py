@@ -171,11 +171,12 @@ def segment_parameters(s: Segment) -> tuple[Any, ...]:
             replaced = True
     if replaced:
         exact = json.dumps([s.observation_text, s.action_text, calls, results]).encode()
+    compacted = None if s.compacted is None else strict_json(list(s.compacted), "segment.compacted")
     tool_raw = [r.raw for r in s.tool_results] if results and any(r.raw is not None for r in s.tool_results) else None
     finish = s.finish_reason.value if s.finish_reason is not None else None
     return (
         s.index, s.context, version, token_versions, n_obs, n_act, ids, logprobs, mask, finish,
-        observation_text, action_text, s.action_raw, calls_json, results_json, tool_raw, exact, reward,
+        observation_text, action_text, s.action_raw, calls_json, results_json, tool_raw, exact, compacted, reward,
         float(s.timings.queue_s), float(s.timings.generate_s), float(s.timings.tool_s),
     )  # fmt: skip
 

@@ -9,6 +9,8 @@
 - **Complete**: a claim gives only trajectories that are complete, graded and in range, whole groups only, under a lease.
 - **State is where the row is**: live, grade_job, graded, ready, lease, consumed, dropped, evaluated. Each move writes an event.
 - **Conservation**: created = the sum of the seven training places at every moment; eval episodes on a line of their own.
+- **Episodes are whole**: sub-agents are stored with the turn that started them and given with their episode; only episodes are
+  admitted, claimed and counted.
 - **Missing**: an unknown run or trajectory is None from a finder and `UsageError` from anything else.
 
 All methods are blocking and thread-safe; callers in an event loop use threads.
@@ -35,6 +37,7 @@ from agentrl.types import (
     Reward,
     Segment,
     StoredTrajectory,
+    SubAgent,
     Task,
 )
 
@@ -326,8 +329,11 @@ class TrajectoryStore(Protocol):
         """Open up to ``n`` of the evaluation's episodes that are neither running nor done."""
         ...
 
-    def write_segment(self, episode: Opened, segment: Segment) -> bool:
+    def write_segment(self, episode: Opened, segment: Segment, sub_agents: Sequence[SubAgent] = ()) -> bool:
         """Store one turn and renew the lease. True: stored now; False: the same bytes were stored before.
+
+        ``sub_agents``: those that the turn started, stored with it or not at all, parents before their own. They are part of
+        the episode: without a place of their own, they go where it goes, and its oldest token may be one of theirs.
 
         Raises `SegmentGap`, `SegmentConflict`, `Fenced`, `UnknownVersion` or `BadValue`; the row is then unchanged.
         """

@@ -34,6 +34,7 @@ from agentrl.store.memory_grading import MemoryGrading
 from agentrl.store.memory_rows import Episode, Group, Job, Run, seed_of
 from agentrl.store.memory_trainer import MemoryTrainer
 from agentrl.store.saved_queries import saved_query
+from agentrl.store.sub_agents import body
 from agentrl.types import (
     DropReason,
     EpisodeEnd,
@@ -45,6 +46,7 @@ from agentrl.types import (
     Purpose,
     Segment,
     StoredTrajectory,
+    SubAgent,
     Task,
     Termination,
 )
@@ -235,19 +237,28 @@ class MemoryStore(MemoryTrainer, MemoryGrading):
             raise Fenced(f"trajectory {episode.trajectory} is no longer open under fence {episode.fence}: stop this episode")
         return found
 
-    def write_segment(self, episode: Opened, segment: Segment) -> bool:
-        body = segment_parameters(segment)[CONTENT]
+    def write_segment(self, episode: Opened, segment: Segment, sub_agents: Sequence[SubAgent] = ()) -> bool:
+        content = segment_parameters(segment)[CONTENT]
+        for child in sub_agents:
+            strict_json(dict(child.task.payload), "sub_agent.task.payload")
+        bodies = [body(child) for child in sub_agents]
         with self._lock:
             r, e = self._live(episode)
             expected = len(e.segments)
             if segment.index > expected:
                 raise SegmentGap(f"segment {segment.index} arrived, but segment {expected} is missing", expected)
-            if segment.index < expected and e.segments[segment.index][0] != body:
+            if segment.index < expected and e.segments[segment.index][0] != content:
                 raise SegmentConflict(f"segment {segment.index} of trajectory {episode.trajectory} is stored with another body")
+            if segment.index < expected and any(one not in map(body, e.sub_agents) for one in bodies):
+                raise SegmentConflict(
+                    f"segment {segment.index} of trajectory {episode.trajectory} is stored with other sub-agents"
+                )
             if segment.index == expected:
-                for v in {int(v) for v in segment.versions}:
-                    r.version(v)
-                e.segments.append((body, segment))
+                for s in (segment, *(s for child in sub_agents for s in child.segments)):
+                    for v in {int(v) for v in s.versions}:
+                        r.version(v)
+                e.segments.append((content, segment))
+                e.sub_agents += sub_agents
             e.lease_until = self._clock() + r.spec.lease_s
             return segment.index == expected
 
@@ -381,7 +392,10 @@ class MemoryStore(MemoryTrainer, MemoryGrading):
     def trajectory(self, trajectory: UUID) -> StoredTrajectory | None:
         with self._lock:
             found = self._find(trajectory)
-            return None if found is None else found[1].stored()
+            if found is not None:
+                return found[1].stored()
+            families = (e.stored() for r in self._runs.values() for e in r.episodes.values() if e.sub_agents)
+            return next((child for family in families for child in family.sub_agents if child.id == trajectory), None)
 
     def query(self, name: str, **parameters: Any) -> QueryResult:
         """Only ``conservation``; the other queries are SQL."""

@@ -17,6 +17,7 @@ from uuid import UUID
 from agentrl.errors import Fenced, UnknownVersion, UsageError
 from agentrl.staleness import lag, oldest_update
 from agentrl.store.contract import Change, Checkpoint, Evaluation, RunSpec, StepCommit, StepResult
+from agentrl.store.sub_agents import adopt
 from agentrl.types import (
     DropReason,
     EpisodeEnd,
@@ -29,6 +30,7 @@ from agentrl.types import (
     Reward,
     Segment,
     StoredTrajectory,
+    SubAgent,
     Task,
     Termination,
 )
@@ -79,14 +81,20 @@ class Episode:
     drop: Drop | None = None
     rewards: list[Reward] = field(default_factory=list)
     job: Job | None = None
+    sub_agents: list[SubAgent] = field(default_factory=list)
     parked: int | None = None
     """Its place among those left to other workers."""
 
     @property
     def versions(self) -> set[int]:
-        return {int(v) for _, s in self.segments for v in s.versions}
+        started = [s for child in self.sub_agents for s in child.segments]
+        return {int(v) for s in (*(s for _, s in self.segments), *started) for v in s.versions}
 
     def stored(self) -> StoredTrajectory:
+        own = self._own()
+        return adopt(own, [_stored_child(own, child) for child in self.sub_agents]) if self.sub_agents else own
+
+    def _own(self) -> StoredTrajectory:
         o, end = self.opened, self.end
         return StoredTrajectory(
             id=o.trajectory,
@@ -104,6 +112,27 @@ class Episode:
             lineage=self.lineage,
             segments=[s for _, s in self.segments],
         )
+
+
+def _stored_child(root: StoredTrajectory, child: SubAgent) -> StoredTrajectory:
+    lineage = replace(root.lineage, environment=child.environment, environment_version=child.environment_version)
+    return replace(
+        root,
+        id=child.trajectory,
+        task_id=child.task.id,
+        environment=child.environment,
+        group=None,
+        seat=child.seat,
+        seed=child.seed,
+        termination=child.termination,
+        outcome=child.outcome or Outcome.INFRASTRUCTURE,
+        reward=child.reward,
+        lineage=lineage,
+        segments=list(child.segments),
+        parent=child.parent,
+        parent_segment=child.parent_segment,
+        inherits=not child.graded,
+    )
 
 
 @dataclass(slots=True)

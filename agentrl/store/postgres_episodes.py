@@ -2,23 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
+from agentrl.errors import SegmentConflict
 from agentrl.store.arrays import Function
-from agentrl.store.codec import end_parameters, lineage_json, segment_parameters
+from agentrl.store.codec import clean_text, end_parameters, lineage_json, reward_parameters, segment_parameters, strict_json
 from agentrl.store.contract import OpenResult
 from agentrl.store.postgres_batch import PostgresBatch
-from agentrl.types import EpisodeEnd, Lineage, Opened, Place, Purpose, Segment, Task
+from agentrl.store.postgres_reading import PostgresReading
+from agentrl.store.sub_agents import body, stored_body
+from agentrl.types import EpisodeEnd, Lineage, Opened, Place, Purpose, Segment, SubAgent, Task
 
 WRITE_SEGMENT = Function(
     "agentrl.write_segment_v2", "uuid", "bigint", "bigint", "bigint", "bigint", "bytea", "bigint", "bigint", "bytea",
-    "bytea", "bytea", "text", "text", "text", "bytea", "text", "text", "bytea[]", "bytea", *["double precision"] * 4,
+    "bytea", "bytea", "text", "text", "text", "bytea", "text", "text", "bytea[]", "bytea", "text", *["double precision"] * 4,
 )  # fmt: skip
 COMPLETE = Function(
     "agentrl.complete_v1", "uuid", "bigint", "bigint", "text", "text", "text", "boolean", "double precision", "boolean", "text",
     "text", "text", "double precision",
+)  # fmt: skip
+BEGIN_SUB_AGENT = Function(
+    "agentrl.begin_sub_agent_v1", "uuid", "bigint", "uuid", "uuid", "bigint", "bigint", "text", "text", "bigint",
+    "text", "text", "double precision",
+)  # fmt: skip
+END_SUB_AGENT = Function(
+    "agentrl.end_sub_agent_v1", "uuid", "bigint", "uuid", "text", "text", "double precision", "boolean", "text", "text", "text",
+    "double precision",
 )  # fmt: skip
 _OPENED = (
     "select trajectory, fence, task_id, payload, split, task_index, seed, start_version, purpose, grp, seat, attempt,"
@@ -27,7 +38,7 @@ _OPENED = (
 )
 
 
-class PostgresEpisodes(PostgresBatch):
+class PostgresEpisodes(PostgresBatch, PostgresReading):
     """The part of the store that rollout workers call."""
 
     def open_episodes(
@@ -51,9 +62,26 @@ class PostgresEpisodes(PostgresBatch):
             return OpenResult([], refusal)
         return OpenResult([_read_opened(run, *row) for row in self.rows(_OPENED, (run, start_version, ids))])
 
-    def write_segment(self, episode: Opened, segment: Segment) -> bool:
-        stored: bool = self.shared(WRITE_SEGMENT, (episode.trajectory, episode.fence, *segment_parameters(segment)))
+    def write_segment(self, episode: Opened, segment: Segment, sub_agents: Sequence[SubAgent] = ()) -> bool:
+        parameters = (episode.trajectory, episode.fence, *segment_parameters(segment))
+        if not sub_agents:
+            stored: bool = self.shared(WRITE_SEGMENT, parameters)
+            return stored
+        calls = [call for child in sub_agents for call in _write_calls(episode, child)]
+        with self.transaction() as connection:
+            cursor = connection.cursor(binary=True)
+            ((stored,),) = cursor.execute(WRITE_SEGMENT.one.encode(), WRITE_SEGMENT.values(parameters)).fetchall()
+            for function, values in calls if stored else ():
+                cursor.execute(function.one.encode(), function.values(values))
+        if not stored:
+            self._check_repeated(episode, segment, sub_agents)
         return stored
+
+    def _check_repeated(self, episode: Opened, segment: Segment, sub_agents: Sequence[SubAgent]) -> None:
+        read = self.trajectories(episode.run, [episode.trajectory], [episode.start_version])[episode.trajectory]
+        known = {child.id: stored_body(child) for child in read.sub_agents}
+        if any(known.get(child.trajectory) != body(child) for child in sub_agents):
+            raise SegmentConflict(f"segment {segment.index} of trajectory {episode.trajectory} is stored with other sub-agents")
 
     def complete(self, episode: Opened, end: EpisodeEnd) -> Place:
         parameters = (episode.trajectory, episode.fence, *end_parameters(end))
@@ -74,6 +102,20 @@ class PostgresEpisodes(PostgresBatch):
             "select agentrl.renew_v1(%s, %s::uuid[], %s::bigint[])", (worker, list(episodes), list(episodes.values()))
         )
         return set(episodes) - {row[0] for row in kept}
+
+
+def _write_calls(episode: Opened, child: SubAgent) -> Iterator[tuple[Function, Sequence[Any]]]:
+    """What stores a sub-agent, in order."""
+    root, fence, identity = episode.trajectory, episode.fence, child.trajectory
+    task = clean_text(child.task.id), strict_json(dict(child.task.payload), "sub_agent.task.payload")
+    place = child.parent, child.parent_segment, child.seat
+    named = clean_text(child.environment), clean_text(child.environment_version)
+    yield BEGIN_SUB_AGENT, (root, fence, identity, *place, *task, child.seed, *named, float(child.duration_s))
+    for segment in child.segments:
+        yield WRITE_SEGMENT, (identity, fence, *segment_parameters(segment))
+    verdict = reward_parameters(child.reward) if child.reward is not None else (None,) * 6
+    outcome = child.outcome.value if child.outcome is not None else None
+    yield END_SUB_AGENT, (root, fence, identity, child.termination.value, outcome, *verdict)
 
 
 def _read_opened(

@@ -15,15 +15,21 @@ from agentrl.store.contract import QueryResult
 from agentrl.store.postgres_connection import PostgresConnection
 from agentrl.store.saved_queries import bind, saved_query
 from agentrl.store.stored_segment import SEGMENT_COLUMNS, read_segment
+from agentrl.store.sub_agents import adopt
 from agentrl.types import Outcome, Purpose, Segment, StoredTrajectory, Termination
 
 _TRAJECTORIES = f"""
   select t.id, t.task_id, t.environment, t.purpose, t.grp, t.seat, t.attempt, t.seed, t.start_version, t.termination, t.outcome,
-         w.value, w.success, w.grader, w.grader_version, w.detail, w.duration_s, {LINEAGE_COLUMNS}
+         t.parent, t.parent_seg, w.value, w.success, w.grader, w.grader_version, w.detail, w.duration_s, {LINEAGE_COLUMNS}
   from unnest(%s::uuid[], %s::bigint[]) with ordinality m (id, start_version, n)
   join agentrl.trajectory t on t.run = %s and t.start_version = m.start_version and t.id = m.id
   left join lateral (select * from agentrl.reward x where x.trajectory = t.id order by x.id desc limit 1) w on true
   order by m.n
+"""
+_SUB_AGENTS = """
+  select t.root, t.id, t.start_version from unnest(%s::uuid[], %s::bigint[]) m (id, start_version)
+  join agentrl.trajectory t on t.run = %s and t.start_version = m.start_version and t.root = m.id
+  order by t.root, t.seat
 """
 _SEGMENTS = f"""
   select {SEGMENT_COLUMNS}, m.n
@@ -37,22 +43,29 @@ class PostgresReading(PostgresConnection):
     """The part of the store that gives data back."""
 
     def trajectory(self, trajectory: UUID) -> StoredTrajectory | None:
-        found = self.rows("select run, start_version from agentrl.trajectory where id = %s", (trajectory,))
+        found = self.rows("select run, start_version, root from agentrl.trajectory where id = %s", (trajectory,))
         if not found:
             return None
-        ((run, start_version),) = found
-        return self.trajectories(run, [trajectory], [start_version])[trajectory]
+        ((run, start_version, root),) = found
+        episode = self.trajectories(run, [root or trajectory], [start_version])[root or trajectory]
+        return next(member for member in (episode, *episode.sub_agents) if member.id == trajectory)
 
     def trajectories(self, run: int, ids: Sequence[UUID], start_versions: Sequence[int]) -> Mapping[UUID, StoredTrajectory]:
-        """Many trajectories with their segments, in two queries."""
+        """Many episodes with their segments and sub-agents, in three queries."""
         if not ids:
             return {}
-        keys = (array("uuid", ids), array("bigint", start_versions), run)
-        segments: list[list[Segment]] = [[] for _ in ids]
+        started = self.rows(_SUB_AGENTS, (array("uuid", ids), array("bigint", start_versions), run))
+        all_ids = [*ids, *(row[1] for row in started)]
+        keys = (array("uuid", all_ids), array("bigint", [*start_versions, *(row[2] for row in started)]), run)
+        segments: list[list[Segment]] = [[] for _ in all_ids]
         for row in self.rows(_SEGMENTS, keys):
             segments[row[-1] - 1].append(read_segment(row))
-        listed = dict(zip(ids, segments, strict=True))
-        return {row[0]: _read_trajectory(row, listed[row[0]]) for row in self.rows(_TRAJECTORIES, keys)}
+        listed = dict(zip(all_ids, segments, strict=True))
+        read = {row[0]: _read_trajectory(row, listed[row[0]]) for row in self.rows(_TRAJECTORIES, keys)}
+        of_root: dict[UUID, list[StoredTrajectory]] = {}
+        for root, child, _ in started:
+            of_root.setdefault(root, []).append(read.pop(child))
+        return read | {root: adopt(read[root], children) for root, children in of_root.items()}
 
     def query(self, name: str, **parameters: Any) -> QueryResult:
         statement, values = bind(saved_query(name), parameters)
@@ -65,7 +78,10 @@ class PostgresReading(PostgresConnection):
 
 
 def _read_trajectory(row: Sequence[Any], segments: Sequence[Segment]) -> StoredTrajectory:
-    trajectory, task_id, environment, purpose, group, seat, attempt, seed, start_version, termination, outcome = row[:11]
+    (
+        trajectory, task_id, environment, purpose, group, seat, attempt, seed, start_version, termination, outcome, parent,
+        parent_segment,
+    ) = row[:13]  # fmt: skip
     return StoredTrajectory(
         id=trajectory,
         task_id=task_id,
@@ -79,7 +95,10 @@ def _read_trajectory(row: Sequence[Any], segments: Sequence[Segment]) -> StoredT
         # A running or reaped trajectory has no end of its own: for a reader it is an infrastructure failure so far.
         termination=Termination(termination or Termination.FAILED),
         outcome=Outcome(outcome or Outcome.INFRASTRUCTURE),
-        reward=read_reward(row[11:17]),
-        lineage=read_lineage(row[17:]),
+        reward=read_reward(row[13:19]),
+        lineage=read_lineage(row[19:]),
         segments=segments,
+        parent=parent,
+        parent_segment=parent_segment,
+        inherits=parent is not None and outcome is None,
     )

@@ -18,7 +18,7 @@ from agentrl.types import FinishReason, Segment, Timings, ToolCall, ToolResult
 SEGMENT_COLUMNS = (
     "seg, context, versions[1], token_versions, n_obs, n_act, ids, logprobs, loss_mask, finish_reason, reward, "
     "observation_text, action_text, action_raw, tool_calls::text, tool_results::text, tool_raw, exact, queue_s, generate_s, "
-    "tool_s"
+    "tool_s, compacted::text"
 )
 _AT_ONCE = 11
 _REPEATED = 4096
@@ -61,7 +61,7 @@ class StoredSegment(Segment):
 
 
 _set_rest = StoredSegment._rest.__set__  # type: ignore[attr-defined]
-_LATER = ("observation_text", "action_text", "action_raw", "tool_calls", "tool_results", "timings")
+_LATER = ("observation_text", "action_text", "action_raw", "tool_calls", "tool_results", "timings", "compacted")
 
 
 @lru_cache(maxsize=64)
@@ -74,7 +74,10 @@ def _repeated(version: int | None) -> np.ndarray:
 
 def _decoded(rest: Sequence[Any]) -> tuple[Any, ...]:
     """The values of `_LATER`."""
-    observation_text, action_text, action_raw, calls_json, results_json, tool_raw, exact, queue_s, generate_s, tool_s = rest
+    (
+        observation_text, action_text, action_raw, calls_json, results_json, tool_raw, exact, queue_s, generate_s, tool_s,
+        compacted,
+    ) = rest  # fmt: skip
     if exact is not None:
         observation_text, action_text, calls, results = json.loads(bytes(exact))
     else:
@@ -83,6 +86,7 @@ def _decoded(rest: Sequence[Any]) -> tuple[Any, ...]:
     return (
         observation_text, action_text, action_raw, tuple(ToolCall(**c) for c in calls),
         tuple(ToolResult(**r, raw=raw) for r, raw in zip(results, raws, strict=True)), Timings(queue_s, generate_s, tool_s),
+        None if compacted is None else tuple(json.loads(compacted)),
     )  # fmt: skip
 
 
@@ -104,5 +108,5 @@ def read_segment(row: tuple[Any, ...]) -> Segment:
     _set_context(made, context)
     _set_finish(made, _FINISH_REASONS[finish])
     _set_reward(made, reward)
-    _set_rest(made, row[_AT_ONCE : _AT_ONCE + 10])
+    _set_rest(made, row[_AT_ONCE : _AT_ONCE + 11])
     return made

@@ -4,6 +4,7 @@
 - Following the template: the prompt of each turn is what the template makes of the whole conversation. Where that drops or
   changes something that the prompt held before, a new context opens with the rewritten prompt. Everything in it is observation,
   so each sampled token is trained once: in the context in which it was sampled.
+- Compacting, either way: the environment gives the messages that the policy reads from now on, and they open a new context.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import json
 from collections.abc import Sequence
 
 from agentrl.tokens.chat_format import ChatFormat
-from agentrl.tokens.messages import Message
+from agentrl.tokens.messages import Message, message_json
 from agentrl.tokens.reasoning import TAGS, answer_start
 from agentrl.tokens.template_text import NotASuffix, Shape, history_shape, prompt_shape
 from agentrl.tokens.transcript import Transcript
@@ -53,6 +54,15 @@ class History:
         transcript.append_observation(ids)
         self.messages.extend(new)
         return rewrites
+
+    def compact(self, transcript: Transcript, messages: Sequence[Message]) -> None:
+        """Go on from ``messages`` instead of the conversation so far: the prompt of a new context."""
+        ids = self._chat.prompt(messages, self._tools)
+        transcript.start_context(tuple(message_json(message) for message in messages))
+        transcript.append_observation(ids)
+        self.messages, self._n_given = list(messages), len(messages)
+        self._sampled = {}
+        self._reasoned = self._in_prompt = frozenset()
 
     def next_ids(self, new: Sequence[Message]) -> tuple[list[int], bool]:
         """Ids that ``new`` would add, and whether they are a whole prompt, to be put into a new context."""

@@ -9,13 +9,13 @@ Invariants, each a test of this name:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
 
 from agentrl.errors import EngineError, TokenDrift
-from agentrl.types import FinishReason, Segment
+from agentrl.types import FinishReason, Json, Segment
 
 NO_VERSION = -1
 """Version of an id that no policy sampled."""
@@ -43,6 +43,7 @@ class Transcript:
         self._segment_start = 0
         self._context = 0
         self._context_start = 0
+        self._compacted: tuple[Mapping[str, Json], ...] | None = None
 
     @property
     def token_ids(self) -> list[int]:
@@ -82,6 +83,7 @@ class Transcript:
             logprobs=logprobs,
             versions=versions,
             context=self._context,
+            compacted=self._compacted,
             finish_reason=sampled.finish_reason,
         )
         self._ids.extend(ids.tolist())
@@ -100,15 +102,20 @@ class Transcript:
                 logprobs=np.empty(0, dtype=np.float32),
                 versions=empty,
                 context=self._context,
+                compacted=self._compacted,
             )
         )
 
-    def start_context(self) -> None:
-        """Begin a new context (history was compacted or rewritten): the next observation is a whole prompt."""
+    def start_context(self, compacted: tuple[Mapping[str, Json], ...] | None = None) -> None:
+        """Begin a new context: the next observation is a whole prompt.
+
+        ``compacted``: the messages that it writes, where the environment chose them; they are kept with the next segment.
+        """
         if self._segment_start != len(self._ids):
             raise TokenDrift(f"segment {len(self._segments)}: close it before a new context; it has ids without an action")
         self._context += 1
         self._context_start = len(self._ids)
+        self._compacted = compacted
 
     def mask(self) -> np.ndarray:
         """uint8 [n_tokens], 1 on sampled ids. Ids of an unclosed observation are included, as 0."""
@@ -146,6 +153,7 @@ class Transcript:
     def _close(self, segment: Segment) -> Segment:
         self._segments.append(segment)
         self._segment_start = len(self._ids)
+        self._compacted = None
         return segment
 
     def _spread(self, actions: list[np.ndarray], *, fill: float, dtype: type) -> np.ndarray:

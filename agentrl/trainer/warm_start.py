@@ -21,7 +21,7 @@ import torch
 from agentrl import __version__
 from agentrl.config.run import RunConfig
 from agentrl.environment.base import Environment
-from agentrl.environment.demonstrate import Demonstration, collect
+from agentrl.environment.demonstrate import Demonstration, Entries, collect
 from agentrl.environment.registry import source_hash
 from agentrl.errors import RunFailed, UsageError
 from agentrl.model.model_dir import WEIGHTS, open_model_dir
@@ -137,7 +137,7 @@ def _train(
         max_positions=m.max_context,
     )
     chat = ChatFormat(folder)
-    rows = [demonstration_row(chat, d, environment, m.max_context) for d in demonstrations]
+    rows = [row for d in demonstrations for row in demonstration_rows(chat, d, m.max_context)]
     opened = open_model_dir(folder)
     model = TrainedModel(
         opened.config.raw,
@@ -168,13 +168,18 @@ def _train(
     write_tensors(model.export(), folder / WEIGHTS)
 
 
-def demonstration_row(chat: ChatFormat, demonstration: Demonstration, environment: Environment, limit: int) -> Row:
-    """Tokens of a demonstration as a rollout would have stored them; the positions of assistant tokens are trained."""
+def demonstration_rows(chat: ChatFormat, demonstration: Demonstration, limit: int) -> list[Row]:
+    """Tokens of a demonstration as a rollout would have stored them, a row a context; assistant tokens are trained."""
+    own = [_context_row(chat, entries, demonstration.environment, limit) for entries in demonstration.contexts]
+    return own + [row for child in demonstration.sub_agents for row in demonstration_rows(chat, child, limit)]
+
+
+def _context_row(chat: ChatFormat, entries: Entries, environment: Environment, limit: int) -> Row:
     history: list[Message] = []
     pending: list[Message] = []
     ids: list[int] = []
     positions: list[int] = []
-    for entry in demonstration.entries:
+    for entry in entries:
         if isinstance(entry, Message):
             pending.append(entry)
             continue
@@ -194,7 +199,8 @@ def demonstration_row(chat: ChatFormat, demonstration: Demonstration, environmen
 
 
 def _texts(demonstrations: Sequence[Demonstration]) -> list[str]:
-    return [entry.content if isinstance(entry, Message) else entry for d in demonstrations for entry in d.entries]
+    own = [entry.content if isinstance(entry, Message) else entry for d in demonstrations for entry in d.entries]
+    return own + [text for d in demonstrations for text in _texts(d.sub_agents)]
 
 
 def _key(config: RunConfig, environment: Environment) -> str:

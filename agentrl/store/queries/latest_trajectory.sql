@@ -3,6 +3,6 @@
 select r.name as run, t.id as trajectory, t.task_id, t.ended_at
 from agentrl.trajectory t
 join agentrl.run r on r.id = t.run
-where t.purpose = 'train' and t.outcome = 'graded' and (:run::text is null or t.run = (select agentrl.find_run_v1(:run)))
+where t.purpose = 'train' and t.root is null and t.outcome = 'graded' and (:run::text is null or t.run = (select agentrl.find_run_v1(:run)))
 order by t.ended_at desc nulls last
 limit 1;

@@ -65,6 +65,7 @@ def test_segment_round_trip__bit_exact(world: World) -> None:
         tool_results=(ToolResult("a", "text", False, 0.25, b"\x80raw"), ToolResult("b", "", True)),
         reward=0.5,
         timings=Timings(0.1, 0.2, 0.3),
+        compacted=({"role": "user", "content": "so far \N{SNOWMAN}"}, {"role": "tool", "content": "7", "name": "a"}),
     )
     last = Segment(1, np.array([7], np.int32), *(np.zeros(0, t) for t in (np.int32, np.float32, np.int32)))
     assert world.store.write_segment(episode, full)

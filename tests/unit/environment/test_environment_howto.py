@@ -8,14 +8,18 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
+from textwrap import indent
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
 from agentrl.cli.main import app
-from agentrl.environment import Environment
+from agentrl.environment import Done, Environment, Episode, Message, Step, Task
 from agentrl.environment.base import checked_tasks
+from agentrl.environment.demonstrate import play
 from agentrl.environment.registry import load
 from agentrl.environment.validation import validate
 from sandboxes.local import UnsafeLocal
@@ -102,3 +106,31 @@ def test_budgets_named_in_the_text__exist() -> None:
     names = re.findall(r"`(\w+)`", sentence)
     assert len(names) == 7
     assert all(hasattr(Environment, name) for name in names)
+
+
+def test_compaction__goes_on_from_the_summary() -> None:
+    (code,) = (block for block in BLOCKS if "async def compact" in block)
+    scope: dict[str, Any] = {"replace": replace, "Step": Step, "Message": Message, "Counting": Counting}
+    exec("class Summing(Counting):\n" + indent(code, "    "), scope)
+
+    def policy(episode: Episode) -> str:
+        episode.context_tokens = 4000 * (episode.n_turns == 1)
+        return ("first", "second", "a summary", "end")[episode.n_turns]
+
+    shown = asyncio.run(play(scope["Summing"](), Task("t", {}), policy))
+    first, second = shown.contexts
+    assert [entry for entry in first if isinstance(entry, str)] == ["first", "second", "a summary"]
+    assert second == (Message("user", "count"), Message("user", "So far: a summary\nGo on."), "end")
+    assert isinstance(first[-2], Message)
+    assert first[-2].content == "Sum up what you know so far."
+
+
+class Counting(Environment):
+    def messages(self, task: Task) -> list[Message]:
+        return [Message("user", "count")]
+
+    async def respond(self, episode: Episode, text: str) -> str | Done:
+        return Done() if text == "end" else "go on"
+
+    async def reward(self, episode: Episode, sandbox: Any) -> float:
+        return 1.0

@@ -83,6 +83,7 @@ def test_segment_content__all_but_index_and_timings() -> None:
         {"reward": 0.0},
         {"tool_calls": (ToolCall("t", {}),)},
         {"tool_results": (ToolResult("t", "", raw=b""),)},
+        {"compacted": ({"role": "user", "content": "a"},)},
     ):
         assert content(segment(**changes)) != base, changes
     # The border between observation and action is part of the content.
@@ -96,8 +97,8 @@ def test_segment_content__all_but_index_and_timings() -> None:
 
 NAMES = [
     "seg", "context", "version", "token_versions", "n_obs", "n_act", "ids", "logprobs", "loss_mask", "finish_reason",
-    "observation_text", "action_text", "action_raw", "tool_calls", "tool_results", "tool_raw", "exact", "reward", "queue_s",
-    "generate_s", "tool_s",
+    "observation_text", "action_text", "action_raw", "tool_calls", "tool_results", "tool_raw", "exact", "compacted", "reward",
+    "queue_s", "generate_s", "tool_s",
 ]  # fmt: skip
 
 
@@ -109,7 +110,11 @@ def stored(s: Segment) -> Segment:
     """As read back, without a database between."""
     found = columns(s) | {"versions[1]": columns(s)["version"]}
     texts = {n: found[n].decode() for n in ("observation_text", "action_text")}
-    found |= texts | {"tool_calls::text": found["tool_calls"], "tool_results::text": found["tool_results"]}
+    found |= texts | {
+        "tool_calls::text": found["tool_calls"],
+        "tool_results::text": found["tool_results"],
+        "compacted::text": found["compacted"],
+    }
     return read_segment(tuple(found[name] for name in SEGMENT_COLUMNS.split(", ")))
 
 
@@ -128,7 +133,7 @@ def test_segment_empty_action__reads_back_empty() -> None:
 SAID = segment(
     observation_text="see \x00 this", action_text="call", action_raw=b"call", tool_calls=(ToolCall("t", {"a": 1}),),
     tool_results=(ToolResult("t", "done", raw=b"\xff"),), timings=Timings(0.1, 0.2, 0.3), finish_reason=FinishReason.STOP,
-    reward=0.5, context=2,
+    reward=0.5, context=2, compacted=({"role": "user", "content": "so far: \N{SNOWMAN}"},),
 )  # fmt: skip
 
 

@@ -79,17 +79,33 @@ begin
   end loop;
 end $$;
 
--- Stores what a step used of one trajectory.
+-- Stores what a step used of one trajectory, or of a sub-agent of one that it consumed.
 create or replace function agentrl.add_trained_v1(
   run_ bigint, branch_ bigint, step_ bigint, trajectory_ uuid, logprobs_ bytea, values_ bytea, advantages_ bytea, returns_ bytea)
 returns void language plpgsql as $$
+declare
+  c agentrl.consumed;
+  root_ uuid;
+  verdict bigint;
 begin
-  insert into agentrl.trained (run, start_version, trajectory, branch, step, reward_id, logprobs, "values", advantages, returns)
-  select c.run, case when c.source is null then c.start_version else (select trainer_version from agentrl.step s
-           where s.run = c.run and s.branch = c.branch and s.step = c.step) end, c.trajectory, c.branch, c.step,
-         (select max(id) from agentrl.reward where trajectory = trajectory_), logprobs_, values_, advantages_, returns_
-  from agentrl.consumed c where c.run = run_ and c.branch = branch_ and c.step = step_ and c.trajectory = trajectory_;
-  if not found then
-    perform agentrl.fail_v1('AR006', format('trained.trajectory: %s was not consumed by step %s', trajectory_, step_));
+  select * into c from agentrl.consumed x
+  where x.run = run_ and x.branch = branch_ and x.step = step_ and x.trajectory = trajectory_;
+  if found then
+    select max(id) into verdict from agentrl.reward where trajectory = trajectory_;
+  else
+    select root into root_ from agentrl.trajectory where run = run_ and id = trajectory_;
+    if not found then  -- of a run that was imported from
+      select root into root_ from agentrl.trajectory where id = trajectory_;
+    end if;
+    select * into c from agentrl.consumed x
+    where x.run = run_ and x.branch = branch_ and x.step = step_ and x.trajectory = root_;
+    if not found then
+      perform agentrl.fail_v1('AR006', format('trained.trajectory: %s was not consumed by step %s', trajectory_, step_));
+    end if;
+    verdict := agentrl.verdict_v1(coalesce(c.source, run_), trajectory_);
   end if;
+  insert into agentrl.trained (run, start_version, trajectory, branch, step, reward_id, logprobs, "values", advantages, returns)
+  values (run_, case when c.source is null then c.start_version else (select s.trainer_version from agentrl.step s
+            where s.run = run_ and s.branch = branch_ and s.step = step_) end, trajectory_, branch_, step_,
+          verdict, logprobs_, values_, advantages_, returns_);
 end $$;

@@ -28,7 +28,7 @@ begin
     from agentrl.trajectory t
     left join lateral (select id, value, success from agentrl.reward where trajectory = t.id order by id desc limit 1) w on true
     left join agentrl.consumed k on k.run = source_ and k.trajectory = t.id and k.abandoned_by is null
-    where t.run = source_ and t.purpose = 'train' and t.complete and t.outcome in ('graded', 'policy_ended') and t.n_actions > 0
+    where t.run = source_ and t.purpose = 'train' and t.root is null and t.complete and t.outcome in ('graded', 'policy_ended') and t.n_actions > 0
       and (t.outcome <> 'graded' or w.id is not null) and (r.group_size = 1 or t.grp is not null)
       and t.origin = any (r.origins)
       and (min_reward_ is null or w.value >= min_reward_) and (max_reward_ is null or w.value <= max_reward_)

@@ -72,7 +72,8 @@ create or replace function agentrl.retention_v1(run_ bigint, keep_ bigint) retur
   left join agentrl.retired q on q.run = run_ and q.low = b.low
   cross join lateral (
     select count(*) filter (where t.purpose = 'train') as created, count(*) filter (where t.purpose = 'eval') as evaluated
-    from agentrl.trajectory t where t.run = run_ and t.start_version >= b.low and t.start_version < b.high and q.run is null) n
+    from agentrl.trajectory t where t.run = run_ and t.start_version >= b.low and t.start_version < b.high and t.root is null
+      and q.run is null) n
   where q.run is not null or b.high <= agentrl.first_kept_v1(run_, keep_)
   order by b.low
 $$;

@@ -35,7 +35,7 @@ create or replace function agentrl.conservation_v1(
   run_ bigint, out created bigint, out live bigint, out grade_job bigint, out graded bigint, out ready bigint, out lease bigint,
   out consumed bigint, out dropped bigint, out evaluated bigint, out eval_open bigint) language sql stable as $$
   select
-    (select count(*) from agentrl.trajectory x where x.run = run_ and x.purpose = 'train'
+    (select count(*) from agentrl.trajectory x where x.run = run_ and x.purpose = 'train' and x.root is null
        and not exists (select 1 from agentrl.retired q where q.run = run_ and x.start_version >= q.low and x.start_version < q.high))
       + (select coalesce(sum(q.created), 0)::bigint from agentrl.retired q where q.run = run_)
       + (select count(*) from agentrl.imported x where x.run = run_) as created,

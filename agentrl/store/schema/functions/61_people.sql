@@ -143,7 +143,7 @@ select r.id, r.name, t.purpose, t.task_id, count(*), count(w.value), avg(agentrl
 from agentrl.trajectory t
 join agentrl.run r on r.id = t.run
 left join lateral (select value, success from agentrl.reward where trajectory = t.id order by id desc limit 1) w on true
-where t.ended_at is not null
+where t.ended_at is not null and t.root is null
 group by r.id, t.purpose, t.task_id;
 
 -- Groups: how many seats are wanted, graded and failed, and what became of the group.
@@ -248,7 +248,8 @@ from (
          coalesce(t.termination, case when l.trajectory is null then 'reaped' else 'running' end) as ending
   from agentrl.trajectory t
   left join agentrl.live l on l.trajectory = t.id
-  left join lateral (select value from agentrl.reward where trajectory = t.id order by id desc limit 1) w on true) t
+  left join lateral (select value from agentrl.reward where trajectory = t.id order by id desc limit 1) w on true
+  where t.root is null) t
 join agentrl.run r on r.id = t.run
 group by r.id, t.purpose, t.ending, t.outcome;
 
@@ -381,3 +382,29 @@ from (
 join agentrl.run r on r.id = w.run
 join agentrl.trajectory t on t.run = w.run and t.id = w.trajectory
 left join agentrl.consumed c on c.run = w.run and c.trajectory = w.trajectory and c.abandoned_by is null;
+
+-- Sub-agents, each with the episode that it is a part of and the verdict that counts for it.
+create or replace view agentrl.v_sub_agents (
+  run,         -- The run that created them.
+  run_name,    -- Its name.
+  root,        -- Episode that it is a part of, and whose place is its place.
+  parent,      -- Trajectory that started it.
+  parent_seg,  -- Segment of the parent: the turn that started it.
+  seat,        -- Number among the sub-agents of the episode.
+  trajectory,  -- The sub-agent.
+  environment, -- Name of its environment.
+  task_id,     -- Id of its task.
+  termination, -- How it ended.
+  segments,    -- Segments stored.
+  actions,     -- Action tokens.
+  reward,      -- Newest verdict that counts for it; NULL without one.
+  own_verdict, -- Whether that is its own; else it is its parent's.
+  purpose,     -- Training or evaluation.
+  started_at   -- When it began.
+) as
+select r.id, r.name, t.root, t.parent, t.parent_seg, t.seat, t.id, t.environment, t.task_id, t.termination, t.n_segments, t.n_actions,
+       w.value, t.outcome is not null, t.purpose, t.started_at
+from agentrl.trajectory t
+join agentrl.run r on r.id = t.run
+left join agentrl.reward w on w.id = agentrl.verdict_v1(t.run, t.id)
+where t.root is not null;

@@ -12,11 +12,14 @@ create table agentrl.trajectory (
   task_id text not null,                                    -- The environment's own id of the task.
   cursor bigint not null,                                   -- Task cursor that it was served from.
   grp uuid,                                                 -- Group it belongs to; NULL without groups.
-  seat bigint not null,                                     -- Seat in the group, or task of the evaluation.
+  seat bigint not null,                                     -- Seat in the group, task of the evaluation, or number among the sub-agents of the episode.
   attempt bigint not null,                                  -- Attempt at this seat, from 1.
   failures bigint not null default 0,                       -- Charged attempts before this one.
   retry_of uuid,                                            -- Attempt that it repeats.
   parent uuid,                                              -- Trajectory that started it as a sub-agent.
+  parent_seg bigint,                                        -- Segment of the parent: the turn that started it.
+  root uuid,                                                -- Episode that it is a part of as a sub-agent; NULL for an episode.
+  payload json,                                             -- Task of a sub-agent; that of an episode is in task.
   seed bigint not null,                                     -- Seed of the episode.
   worker text not null,                                     -- Process that ran it.
   fence bigint not null,                                    -- Fence that its writes carried.
@@ -36,16 +39,17 @@ create table agentrl.trajectory (
   ended_at timestamptz,                                     -- When its end was written.
   complete boolean not null default false,                  -- The end is written and all its segments are there, however it ended.
   termination text check (termination in (@Termination@)),  -- How it ended; NULL while running or when reaped.
-  outcome text check (outcome in (@Outcome@)),              -- Class of the ending.
+  outcome text check (outcome in (@Outcome@)),              -- Class of the ending; NULL for a sub-agent whose verdict is its parent's.
   ended_to text check (ended_to in (@Place@)),              -- Place that the completion moved it to.
   error text,                                               -- What failed, for infrastructure outcomes.
   n_segments bigint,                                        -- Segments stored at the end.
   n_tokens bigint,                                          -- Observation and action tokens.
   n_actions bigint,                                         -- Action tokens.
-  versions bigint[],                                        -- Distinct policy versions of its action tokens, ascending.
+  versions bigint[],                                        -- Distinct policy versions of its action tokens and of its sub-agents', ascending.
   primary key (id, run, start_version)
 ) partition by range (run, start_version);
 create index on agentrl.trajectory (grp) where grp is not null;
+create index on agentrl.trajectory (root) where root is not null;
 
 -- One turn: new observation tokens, then the action tokens sampled after them.
 create table agentrl.segment (
@@ -69,6 +73,7 @@ create table agentrl.segment (
   tool_results json not null,                               -- Results of the calls; what jsonb can't hold is replaced.
   tool_raw bytea[],                                         -- Raw output per result; NULL when no result has any.
   exact bytea,                                              -- JSON of texts, calls and results as delivered; NULL when nothing was replaced.
+  compacted json,                                           -- Messages that the environment put in the place of the history; NULL when it did not.
   reward double precision,                                  -- Reward of the turn itself.
   queue_s double precision not null,                        -- Seconds waited for the engine.
   generate_s double precision not null,                     -- Seconds of generation.

@@ -26,7 +26,7 @@ create table agentrl.live (
   next_seg bigint not null default 0,                       -- Index of the segment expected next.
   n_tokens bigint not null default 0,                       -- Observation and action tokens stored so far.
   n_actions bigint not null default 0,                      -- Action tokens stored so far.
-  versions bigint[] not null default '{}',                  -- Distinct policy versions of the action tokens so far, ascending.
+  versions bigint[] not null default '{}',                  -- Distinct policy versions of the action tokens so far, those of sub-agents too, ascending.
   lease interval not null,                                  -- Length of the lease.
   lease_until timestamptz not null,                         -- When the lease lapses.
   parked_at timestamptz                                     -- When it was left to whoever continues it; NULL while a worker holds it.
