@@ -58,3 +58,17 @@ def admissible(bound: int, batch: int, outstanding: int, engine_lag: int) -> int
     asking worker holds behind the newest committed step: items it would produce are that much older already.
     """
     return (bound + 1) * batch - outstanding - batch * engine_lag
+
+
+LOAD_SHARE = 0.1
+"""Share of an engine's time that loading weights should stay under; above it, weight synchronisation is worth an alert."""
+
+
+def refresh_interval(load_s: float, update_s: float, bound: int | None) -> int:
+    """The smallest number of versions between loads that keeps loading under `LOAD_SHARE` of the time.
+
+    ``load_s``: seconds of one load, in which its engine generates nothing; ``update_s``: seconds between policy updates;
+    ``bound``: a worker that loads every k-th version acts on weights up to k - 1 updates old, so k is at most bound + 1.
+    """
+    wanted = max(1, math.ceil(load_s / (LOAD_SHARE * update_s) - 1e-9))
+    return wanted if bound is None else min(wanted, bound + 1)

@@ -62,7 +62,7 @@ def resolve(
     """Build the configuration of a new run. `UsageError` names the key, its origin and the nearest valid one.
 
     ``defaults_of`` says, by name, which settings an environment brings along. Ratio bounds among them are those of the loss
-    ``dis``, whose bounds belong to the task; another loss keeps the preset's.
+    ``dis``, whose bounds belong to the task; another loss keeps the preset's. A preset that is strictly synchronous stays so.
     """
     from_file = _read_file(file) if file else {}
     flags = {k: v for k, v in {**flags, "preset": preset, "environment": environment}.items() if v is not None}
@@ -76,6 +76,8 @@ def resolve(
     layers: list[tuple[str, Mapping[str, Any]]] = [(f"preset {preset}", PRESETS[preset].values)]
     loss = {**PRESETS[preset].values, **from_file, **from_flags}.get("algorithm.loss")
     brought = {k: v for k, v in defaults_of(environment).items() if loss == "dis" or k not in _RATIO_BOUNDS}
+    if PRESETS[preset].values.get("staleness.eta") == 0:
+        brought.pop("staleness.eta", None)
     layers.append((f"environment {environment}", brought))
     if not (from_flags.get("model.path") or from_file.get("model.path")):
         layers.append((f"overlay tiny: {TINY_REASON}", PRESETS[preset].tiny))

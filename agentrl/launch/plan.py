@@ -21,6 +21,7 @@ from agentrl.config.run import RunConfig
 from agentrl.environment.base import Environment, checked_tasks
 from agentrl.errors import NotReadyError, UsageError
 from agentrl.launch.engine_servers import engine_line, engine_servers
+from agentrl.launch.freshness import refresh_line, staleness_line
 from agentrl.store.contract import TrajectoryStore
 from agentrl.types import ToolFormat
 from sandboxes.choose import choose
@@ -91,11 +92,13 @@ def make_plan(resolved: Resolved, name: str | None, store: TrajectoryStore, stor
         **chat,
         "engine": engine_line(config),
         "algorithm": _algorithm_line(resolved),
-        "staleness": _staleness_line(config),
+        "staleness": staleness_line(config, single_turn=environment.max_turns == 1),
         "trainer": _trainer_line(config),
         "checkpoints": _checkpoint_line(config),
         "machine": f"{os.cpu_count()} cores, Python {platform.python_version()}",
     }
+    if refresh := refresh_line(config, store):
+        lines["refresh"] = refresh
     if not config.rollout.workers:
         lines["rollout"] = "no worker here (rollout.workers=0): outside agents act through a gateway"
     return Plan(name, folder, resolved, lines)
@@ -232,22 +235,6 @@ def _loss(resolved: Resolved) -> str:
     origins = {resolved.origins.get(f"algorithm.{bound}", "default") for bound in ("ratio_low", "ratio_high")}
     chosen_by = " and ".join(sorted(origin.partition(":")[0] for origin in origins))
     return f"{a.loss} with ratio bounds ({a.ratio_low:g}, {a.ratio_high:g}) of {chosen_by}"
-
-
-def _staleness_line(config: RunConfig) -> str:
-    bound = config.staleness.bound
-    if bound is None:
-        return f"unbounded lag; at most {config.rollout.concurrency * max(1, config.rollout.workers)} episodes run at once"
-    if bound == 0:
-        return "strictly synchronous: nothing is generated while the trainer works on its batch"
-    parts = [
-        f"lag of at most {bound} policy updates",
-        f"at most {(bound + 1) * config.trainer.batch} episodes between start and training",
-    ]
-    every = config.staleness.refresh_every
-    if every > 1:
-        parts.append(f"workers load every {every}. policy version")
-    return ", ".join(parts)
 
 
 def _trainer_line(config: RunConfig) -> str:

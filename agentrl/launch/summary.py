@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from agentrl.config.stored import from_row
+from agentrl.launch.freshness import refresh_proposal
 from agentrl.store.contract import EvaluationResult, RunRow, TrajectoryStore
 from agentrl.types import Purpose
 
@@ -22,6 +24,8 @@ def print_summary(store: TrajectoryStore, run: RunRow, folder: Path, status: str
     drops = [row for row in store.query("dropped_by_reason", run=name).records() if row["purpose"] == Purpose.TRAIN]
     if drops:
         print("  dropped  " + ", ".join(f"{row['reason']} {row['trajectories']}" for row in drops))
+    if refresh := refresh_proposal(from_row(run.spec.config)[0], store, name):
+        print(f"  weights  {refresh}")
     check = store.conservation(run.id)
     places = ", ".join(f"{place.value} {count}" for place, count in check.places.items() if count)
     verdict = "OK" if check.holds else "NOT OK"

@@ -53,9 +53,10 @@ class Freshness:
             if newest is not None and await self.is_due(newest, starved()):
                 began = time.monotonic()
                 await self.engine.load(newest)
-                await asyncio.to_thread(self.store.record_engine_load, self.run.id, self.name, newest.version)
+                took = time.monotonic() - began
+                await asyncio.to_thread(self.store.record_engine_load, self.run.id, self.name, newest.version, took)
                 self.log.gauge(policy_version=newest.version, step=newest.updates)
-                self.log.info("loaded weights", version=newest.version, seconds=round(time.monotonic() - began, 4))
+                self.log.info("loaded weights", version=newest.version, seconds=round(took, 4))
                 loaded()
             await wait_for(self.announced, self.poll_s)
 

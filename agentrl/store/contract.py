@@ -365,7 +365,9 @@ class TrajectoryStore(Protocol):
 
     def version(self, run: int, version: int) -> PolicyVersion: ...
 
-    def record_engine_load(self, run: int, engine: str, version: int) -> None: ...
+    def record_engine_load(self, run: int, engine: str, version: int, seconds: float) -> None:
+        """An engine loaded a version, in that many seconds of wall clock; repeating its newest load changes nothing."""
+        ...
 
     # evaluations ------------------------------------------------------------------------------------------------------
     def request_evaluation(self, run: int, *, version: int, step: int, split: str, n: int) -> Evaluation:

@@ -336,11 +336,11 @@ class MemoryStore(MemoryTrainer, MemoryGrading):
         with self._lock:
             return self._run(run).version(version)
 
-    def record_engine_load(self, run: int, engine: str, version: int) -> None:
+    def record_engine_load(self, run: int, engine: str, version: int, seconds: float) -> None:
         with self._lock:
             r = self._run(run)
             r.version(version)
-            r.loads.append((engine, version))
+            r.loads.append((engine, version, seconds))
 
     def request_evaluation(self, run: int, *, version: int, step: int, split: str, n: int) -> Evaluation:
         with self._lock:

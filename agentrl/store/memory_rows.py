@@ -191,7 +191,7 @@ class Run:
     versions: list[PolicyVersion] = field(default_factory=list)
     version_fences: list[int] = field(default_factory=list)
     effective: dict[int, int] = field(default_factory=dict)
-    loads: list[tuple[str, int]] = field(default_factory=list)
+    loads: list[tuple[str, int, float]] = field(default_factory=list)
     checkpoints: list[Checkpoint] = field(default_factory=list)
     abandoned_checkpoints: set[int] = field(default_factory=set)
     evaluations: list[Evaluation] = field(default_factory=list)

@@ -134,8 +134,8 @@ class PostgresRuns(PostgresConnection):
             raise UnknownVersion(f"version {version} has no row in run {run}")
         return PolicyVersion(*found[0])
 
-    def record_engine_load(self, run: int, engine: str, version: int) -> None:
-        self.rows("select agentrl.record_load_v1(%s, %s, %s)", (run, engine, version))
+    def record_engine_load(self, run: int, engine: str, version: int, seconds: float) -> None:
+        self.rows("select agentrl.record_load_v2(%s, %s, %s, %s)", (run, engine, version, float(seconds)))
 
     def request_evaluation(self, run: int, *, version: int, step: int, split: str, n: int) -> Evaluation:
         (evaluation,) = self.row("select agentrl.request_evaluation_v1(%s, %s, %s, %s, %s)", (run, version, step, split, n))

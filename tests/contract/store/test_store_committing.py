@@ -164,8 +164,8 @@ def test_version_names__grow_and_repeat_by_uri(world: World) -> None:
     with pytest.raises(UnknownVersion):
         store.version(run, 50)
     with pytest.raises(UnknownVersion):
-        store.record_engine_load(run, "engine", 50)
-    store.record_engine_load(run, "engine", again.version)
+        store.record_engine_load(run, "engine", 50, 0.5)
+    store.record_engine_load(run, "engine", again.version, 0.5)
 
 
 def test_checkpoints__of_a_live_step_and_by_uri(world: World) -> None:

@@ -293,7 +293,7 @@ def test_pull_between_turns(world: World) -> None:
     one_step(bench)
     assert bench.ask(1, engine=old).refusal == "no_capacity"
     newest = world.store.newest_version(bench.run)
-    world.store.record_engine_load(bench.run, "W0", newest.version)
+    world.store.record_engine_load(bench.run, "W0", newest.version, 0.5)
     assert len(bench.open(1, engine=newest.version)) == 1
 
 

@@ -251,7 +251,7 @@ def test_v_workers__newest_sign_of_life(postgres: PostgresWorld) -> None:
     bench.ask(2, worker="busy")
     (idle,) = bench.ask(1, worker="idle").episodes
     bench.finish(idle)
-    bench.store.record_engine_load(bench.run, "evaluator", bench.version)
+    bench.store.record_engine_load(bench.run, "evaluator", bench.version, 0.5)
     rows = {r["worker"]: r for r in view(bench, "v_workers")}
     assert {w: (r["role"], r["holds"]) for w, r in rows.items()} == {
         "busy": ("rollout", 2), "idle": ("rollout", 0), "evaluator": ("rollout", 0), "trainer": ("trainer", 0),
@@ -322,3 +322,19 @@ def test_a_condition_on_the_run__reaches_its_partitions_only(postgres: PostgresW
                 ).fetchall()
             touched = "\n".join(line for (line,) in found if "never executed" not in line)
             assert f"_r{other.run}_v" not in touched, (name, condition, touched)
+
+
+def test_weight_loads__beside_the_time_between_updates(postgres: PostgresWorld) -> None:
+    bench = postgres.bench()
+    assert bench.store.query("weight_loads", run=bench.spec.name).rows == []
+    bench.train(3)
+    for version, seconds in ((0, 2.0), (1, 4.0), (3, 6.0)):
+        bench.store.record_engine_load(bench.run, "W0", version, seconds)
+    bench.store.record_engine_load(bench.run, "W0", 3, 50.0)
+    with postgres.store.transaction() as connection:
+        connection.execute(
+            "update agentrl.step set at = timestamptz 'epoch' + step * interval '20 s' where run = %s", (bench.run,)
+        )
+    (row,) = bench.store.query("weight_loads", run=bench.spec.name).records()
+    assert (row["loads"], row["load_s"], row["slowest_s"], row["update_s"]) == (3, 4.0, 6.0, 20.0)
+    assert row["share"] == pytest.approx(0.2)

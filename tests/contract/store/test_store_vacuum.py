@@ -33,7 +33,7 @@ def retired(postgres: PostgresWorld, days: int, **spec: object) -> Bench:
     postgres.store.complete(first, FAILED)
     bench.train(1)
     for version in (0, 1):
-        postgres.store.record_engine_load(bench.run, "engine", version)
+        postgres.store.record_engine_load(bench.run, "engine", version, 0.5)
     while bench.version < 64:
         bench.publish()
     bench.train(1)

@@ -15,7 +15,7 @@ NOTHING_COMPUTES = {
     "group_wait": "a barrier's cost, of schedules",
     "box_shares": "idle shares of boxes, of monitoring",
     "hit_rate": "yield of claims, of monitoring",
-    "sampling_bias": "inclusion by length, of monitoring",
+    "sampling_bias": "in SQL, tested with the store",
     "long_reservation": "in SQL, tested with the store",
 }
 

@@ -28,6 +28,7 @@ alter table agentrl.run add column group_deadline interval, add column long_toke
   add column long_wait interval not null default interval '30 seconds',
   add column resume_partial boolean not null default false,
   add column origins text[] not null default '{simulated,recorded}';
+alter table agentrl.engine_version add column load_s double precision check (load_s >= 0);
 alter table agentrl.live add column parked_at timestamptz;
 alter table agentrl.segment add column compacted json;
 alter table agentrl.trajectory add column parent_seg bigint, add column root uuid, add column payload json;

@@ -40,6 +40,7 @@ def upgrade() -> None:
     )
     op.execute("create index on agentrl.trajectory (root) where root is not null")
     op.execute("alter table agentrl.live add column if not exists parked_at timestamptz")
+    op.execute("alter table agentrl.engine_version add column if not exists load_s double precision check (load_s >= 0)")
     op.execute("alter table agentrl.event drop constraint event_is_a_legal_move")
     op.execute(_MOVES)
     op.execute("create index on agentrl.ready (run, oldest_update, at, item)")

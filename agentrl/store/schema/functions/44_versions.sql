@@ -53,13 +53,14 @@ begin
 end $$;
 
 -- Records that an engine loaded a version; repeating the newest load changes nothing.
-create or replace function agentrl.record_load_v1(run_ bigint, engine_ text, version_ bigint) returns void language plpgsql as $$
+create or replace function agentrl.record_load_v2(run_ bigint, engine_ text, version_ bigint, load_s_ float8) returns void
+language plpgsql as $$
 begin
   if not exists (select 1 from agentrl.policy_version where run = run_ and version = version_) then
     perform agentrl.fail_v1('AR005', format('engine %s loaded version %s, which has no row in run %s', engine_, version_, run_));
   end if;
-  insert into agentrl.engine_version (run, engine, version)
-  select run_, engine_, version_
+  insert into agentrl.engine_version (run, engine, version, load_s)
+  select run_, engine_, version_, load_s_
   where version_ is distinct from
     (select version from agentrl.engine_version where run = run_ and engine = engine_ order by id desc limit 1);
 end $$;

@@ -90,6 +90,7 @@ create table agentrl.engine_version (
   engine text not null,                                     -- Name of the engine process.
   version bigint not null,                                  -- Version that it loaded.
   loaded_at timestamptz not null default now(),             -- When it was loaded.
+  load_s double precision check (load_s >= 0),              -- Seconds that loading took; NULL where nobody measured it.
   foreign key (run, version) references agentrl.policy_version
 );
 create index on agentrl.engine_version (run, engine, id);
