@@ -10,7 +10,7 @@ from agentrl.config.algorithm import AlgorithmConfig, Section
 from agentrl.config.layout import LayoutSettings, ModelSizes
 from agentrl.config.nearest import nearest
 from agentrl.staleness import lag_bound
-from agentrl.types import Origin, ToolFormat
+from agentrl.types import LEASE_LIMIT, Origin, ToolFormat
 
 MOST = 2**31 - 1
 """Largest count; databases and kernels agree on no larger one."""
@@ -266,6 +266,11 @@ class RunConfig(Section):
             raise ValueError(
                 f"trainer.batch ({batch}) must be a multiple of algorithm.group_size ({group}): "
                 f"use {' or '.join(str(n * group) for n in (batch // group, batch // group + 1) if n)}"
+            )
+        if batch > LEASE_LIMIT:
+            raise ValueError(
+                f"trainer.batch ({batch}) is over the {LEASE_LIMIT} trajectories that can be leased at once: "
+                f"use {LEASE_LIMIT // group * group} or fewer"
             )
         if (self.trainer.long_tokens is None) != (self.trainer.long_share is None):
             raise ValueError("trainer.long_tokens and trainer.long_share belong together: set both or neither")

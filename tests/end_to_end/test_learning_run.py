@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 
 import pytest
 
+from agentrl.model.tiny import build_tiny_model
+from agentrl.model.tiny_tokenizer import TokenizerPlan, build_tokenizer
 from tests.command_line import CommandLine
 
 
@@ -82,6 +85,20 @@ def test_metrics__are_in_the_step_rows(learned: str, command_line: CommandLine) 
     steps = [line for line in map(json.loads, trainer) if line["event"] == "step"]
     for name in ("reward_share", "sync_share", "lag_mean", "tokens_per_s", "hit_rate"):
         assert all(name in line for line in steps)
+
+
+def test_resume_with_another_model__refused_before_any_process_with_both_sizes(learned: str, command_line: CommandLine) -> None:
+    model = command_line.base / "runs" / "learned" / "model"
+    kept = model.rename(model.with_name("kept"))
+    try:
+        build_tokenizer(["some text"], TokenizerPlan(), model)
+        build_tiny_model(model, seed=0, d=64)
+        output = command_line.run("train", "--resume", "learned", code=2)
+    finally:
+        shutil.rmtree(model)
+        kept.rename(model)
+    assert "hidden_size is 96 in the checkpoint, 64 in the model" in output
+    assert "Resume with the model that the run was started with" in output
 
 
 @pytest.mark.parametrize("preset", ["sao", "grpo"])
