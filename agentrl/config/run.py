@@ -214,6 +214,8 @@ class TrainerSettings(Section):
     """Longest wait for long trajectories before short ones take their places."""
     checkpoint_every: int | None = Field(None, ge=1, le=MOST)
     """Steps between checkpoints; None: chosen after the first one, so that saving takes less than 5 % of the run."""
+    max_shard_gb: float = Field(5.0, gt=0)
+    """Largest safetensors file of published weights, in 10^9 bytes; a larger model is split, with an index."""
     lease_s: float = Field(60.0, gt=0, le=86_400)
     origins: tuple[Origin, ...] = Field((Origin.SIMULATED, Origin.RECORDED), min_length=1)
     """What is trained on: simulated, recorded, live. Live traffic only where it is named here."""

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from agentrl.errors import UsageError, WeightsCorrupt
 from agentrl.model.config import VALUE_HEAD_PREFIX, ModelConfig
-from agentrl.model.model_dir import weight_files
 from agentrl.model.safetensors_io import read_shapes, require_shapes
+from agentrl.model.weight_files import weight_files
 
 
 def critic_files(path: Path, policy: ModelConfig | None) -> tuple[Path, ...]:

@@ -12,10 +12,9 @@ from tokenizers import Tokenizer
 
 from agentrl.errors import UsageError, WeightsCorrupt
 from agentrl.model.config import ModelConfig
-from agentrl.model.safetensors_io import Shapes, read_shapes, read_tensors, require_shapes
+from agentrl.model.safetensors_io import Shapes, read_shapes, require_shapes
+from agentrl.model.weight_files import model_tensors, weight_files
 
-WEIGHTS = "model.safetensors"
-INDEX = "model.safetensors.index.json"
 PADDING_ROWS, PADDING_SHARE = 512, 0.1
 """Embedding rows without a token that are taken for padding: as many, or this share of the tokens if that is more."""
 
@@ -50,14 +49,6 @@ def open_model_dir(path: Path) -> ModelDir:
     return ModelDir(path, config, files)
 
 
-def model_tensors(files: tuple[Path, ...], config: ModelConfig) -> Iterator[tuple[str, torch.Tensor]]:
-    """The weights in ``files`` by HF name; a stored copy of tied embeddings is left out."""
-    for file in files:
-        for name, tensor in read_tensors(file):
-            if not (config.tie_embeddings and name == "lm_head.weight"):
-                yield name, tensor
-
-
 def _without_tied_head(shapes: Shapes, config: ModelConfig) -> Shapes:
     return {n: s for n, s in shapes.items() if not (config.tie_embeddings and n == "lm_head.weight")}
 
@@ -89,16 +80,3 @@ def _require_one_vocabulary(path: Path, config: ModelConfig) -> None:
             f"{path}: the model's vocab_size is {rows}, but the tokenizer has only {tokens} token ids: it is another model's. "
             "Use the tokenizer that the model came with."
         )
-
-
-def weight_files(path: Path) -> tuple[Path, ...]:
-    """The safetensors files of a directory, one or the parts that its index names. `UsageError` when one is missing."""
-    if (path / WEIGHTS).is_file():
-        return (path / WEIGHTS,)
-    if not (path / INDEX).is_file():
-        raise UsageError(f"{path}: the model directory has no weights; expected {WEIGHTS} or {INDEX} with its parts")
-    names = sorted(set(json.loads((path / INDEX).read_text())["weight_map"].values()))
-    missing = [name for name in names if not (path / name).is_file()]
-    if missing:
-        raise UsageError(f"{path}: weights are missing: {', '.join(missing)}")
-    return tuple(path / name for name in names)

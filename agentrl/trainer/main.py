@@ -163,7 +163,8 @@ def _build_loop(
     team: Team,
     checkpoint: Checkpoint | None,
 ) -> TrainerLoop:
-    publisher = Publisher(store, run.id, start, folder / "weights", _push(config, run, folder, model_dir, log))
+    push, max_bytes = _push(config, run, folder, model_dir, log), int(config.trainer.max_shard_gb * 1e9)
+    publisher = Publisher(store, run.id, start, folder / "weights", push, max_bytes)
     first = start.version is None
     version = start.version or publisher.publish(team.weights(), parent=None, updates=0)
     log.gauge(step=start.step, policy_version=version.version)
