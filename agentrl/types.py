@@ -16,6 +16,8 @@ import numpy as np
 
 Json = Any
 """What ``json.dumps`` accepts without NaN and without U+0000."""
+LEASE_LIMIT = 65_536
+"""Trajectories of one batch at most: it is leased, renewed and committed in one transaction each."""
 
 
 class Purpose(StrEnum):

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Runs all tests with what they need: bubblewrap, a private Docker daemon (as root), an SGLang server where it can be installed, and
-# a database that the tests start themselves.
+# Runs all tests with what they need: bubblewrap, a private Docker daemon (as root), an SGLang server where it can be installed, a
+# pre-trained model from PyPI, and a database that the tests start themselves.
 #   scripts/test.sh BIN [PYTEST ARGUMENTS]        BIN: the folder of the virtual environment's programs
 set -eu
 bin=${1:?usage: test.sh BIN [PYTEST ARGUMENTS]}
@@ -33,6 +33,8 @@ fi
 export AGENTRL_TEST_SGLANG="$folder/sglang"
 "$bin/python" -m tests.sglang_server "$AGENTRL_TEST_SGLANG" >"$folder/sglang.log" 2>&1 &
 sglang=$!
+# A pre-trained model, for the tests that wait for it; without it they say why they are skipped.
+"$bin/python" "$scripts/fetch_smollm2.py" >"$folder/smollm2.log" 2>&1 &
 # Whole runs in one process and all the rest in another, since each waits half of its time.
 "$bin/python" -m pytest --durations=15 --durations-min=5 tests/end_to_end tests/chaos --ignore tests/end_to_end/test_wrong_input.py >"$folder/whole-runs.log" 2>&1 &
 whole_runs=$!

@@ -17,6 +17,7 @@ from agentrl.cli import (
     db,
     doctor,
     env_command,
+    export_command,
     gateway_command,
     replay_command,
     sandbox_command,
@@ -36,6 +37,7 @@ app = typer.Typer(
 )
 app.command("train")(train.train)
 app.command("show")(show.show)
+app.command("export")(export_command.export)
 app.command("gateway")(gateway_command.gateway)
 app.command("doctor")(doctor.doctor)
 app.add_typer(db.app, name="db")

@@ -77,10 +77,12 @@ def train(
 
 
 def _resume(name: str) -> None:
+    from agentrl.launch.resume import require_same_model
     from agentrl.launch.run import execute
 
     with store_session() as session:
         run = require_run(session.store, name)
+        require_same_model(run, session.store)
         print(f"Resuming run {run.spec.name} at step {run.step} ({run.updates} policy updates)", flush=True)
         code = execute(run, session.store)
     sys.exit(code)

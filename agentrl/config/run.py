@@ -10,7 +10,7 @@ from agentrl.config.algorithm import AlgorithmConfig, Section
 from agentrl.config.layout import LayoutSettings, ModelSizes
 from agentrl.config.nearest import nearest
 from agentrl.staleness import lag_bound
-from agentrl.types import Origin, ToolFormat
+from agentrl.types import LEASE_LIMIT, Origin, ToolFormat
 
 MOST = 2**31 - 1
 """Largest count; databases and kernels agree on no larger one."""
@@ -214,6 +214,8 @@ class TrainerSettings(Section):
     """Longest wait for long trajectories before short ones take their places."""
     checkpoint_every: int | None = Field(None, ge=1, le=MOST)
     """Steps between checkpoints; None: chosen after the first one, so that saving takes less than 5 % of the run."""
+    max_shard_gb: float = Field(5.0, gt=0)
+    """Largest safetensors file of published weights, in 10^9 bytes; a larger model is split, with an index."""
     lease_s: float = Field(60.0, gt=0, le=86_400)
     origins: tuple[Origin, ...] = Field((Origin.SIMULATED, Origin.RECORDED), min_length=1)
     """What is trained on: simulated, recorded, live. Live traffic only where it is named here."""
@@ -266,6 +268,11 @@ class RunConfig(Section):
             raise ValueError(
                 f"trainer.batch ({batch}) must be a multiple of algorithm.group_size ({group}): "
                 f"use {' or '.join(str(n * group) for n in (batch // group, batch // group + 1) if n)}"
+            )
+        if batch > LEASE_LIMIT:
+            raise ValueError(
+                f"trainer.batch ({batch}) is over the {LEASE_LIMIT} trajectories that can be leased at once: "
+                f"use {LEASE_LIMIT // group * group} or fewer"
             )
         if (self.trainer.long_tokens is None) != (self.trainer.long_share is None):
             raise ValueError("trainer.long_tokens and trainer.long_share belong together: set both or neither")

@@ -27,8 +27,8 @@ from agentrl.engine.traffic import Traffic
 from agentrl.engine.transformer import Decoder, KVCache, Rows
 from agentrl.errors import EngineError, WeightsCorrupt
 from agentrl.model.config import ModelConfig
-from agentrl.model.model_dir import model_tensors
-from agentrl.model.safetensors_io import checksum, require_shapes
+from agentrl.model.safetensors_io import require_shapes
+from agentrl.model.weight_files import model_tensors, verified
 from agentrl.types import FinishReason, PolicyVersion
 
 NO_VERSION = -1
@@ -76,7 +76,7 @@ class LocalEngine:
         return self._version
 
     async def load(self, version: PolicyVersion) -> None:
-        """Read the safetensors file at ``version.uri`` and swap it in between two steps.
+        """Read the safetensors files at ``version.uri`` and swap it in between two steps.
 
         `WeightsCorrupt` when the checksum, a name, a shape or a number is not as it should be; the old weights stay.
         """
@@ -278,18 +278,11 @@ class LocalEngine:
         return job.slot
 
     def _read_weights(self, version: PolicyVersion) -> Decoder:
-        path = Path(version.uri)
-        try:
-            found = checksum(path)
-        except OSError as error:
-            raise WeightsCorrupt(f"version {version.version}: can't read {path}: {error}") from error
-        if found != version.checksum:
-            raise WeightsCorrupt(f"version {version.version}: {path} has checksum {found}, expected {version.checksum}")
-        tensors = dict(model_tensors((path,), self._config))
-        require_shapes({name: tuple(t.shape) for name, t in tensors.items()}, self._config.tensor_shapes(), str(path))
+        tensors = dict(model_tensors(verified(Path(version.uri), version.checksum), self._config))
+        require_shapes({name: tuple(t.shape) for name, t in tensors.items()}, self._config.tensor_shapes(), version.uri)
         broken = [name for name, tensor in tensors.items() if not torch.isfinite(tensor).all()]
         if broken:
-            raise WeightsCorrupt(f"version {version.version}: {path}: not finite: {', '.join(broken[:5])}")
+            raise WeightsCorrupt(f"version {version.version}: {version.uri}: not finite: {', '.join(broken[:5])}")
         return Decoder(self._config, tensors, self.info.max_context)
 
 

@@ -183,11 +183,10 @@ def _check_critic(config: RunConfig) -> None:
         return
     if config.algorithm.critic is None:
         raise UsageError(f"model.critic_path {path}: preset {config.preset} has no critic; leave it out")
-    from agentrl.model.model_dir import weight_files
+    from agentrl.model.config import ModelConfig
+    from agentrl.model.critic_dir import critic_files
 
-    if not Path(path).is_dir():
-        raise UsageError(f"model.critic_path {path}: no such directory; leave it out to start from the policy's weights")
-    weight_files(Path(path))
+    critic_files(Path(path), None if config.model.path is None else ModelConfig.read(Path(config.model.path)))
 
 
 def _sandbox(config: RunConfig, environment: Environment) -> str:

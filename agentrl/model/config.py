@@ -13,6 +13,10 @@ from pathlib import Path
 from agentrl.errors import UsageError
 from agentrl.types import Json
 
+VALUE_HEAD_PREFIX = "value_head."
+"""Names of a critic's head in a file of weights; a policy's has none."""
+_IDENTITY = ("model_type", "num_hidden_layers", "hidden_size", "intermediate_size", "num_attention_heads", "vocab_size")
+
 ARCHITECTURES = {"LlamaForCausalLM": "llama", "Qwen2ForCausalLM": "qwen2", "Qwen3ForCausalLM": "qwen3"}
 
 
@@ -110,6 +114,13 @@ class ModelConfig:
             shapes["lm_head.weight"] = (self.vocab_size, d)
         return shapes
 
+    def critic_shapes(self) -> dict[str, tuple[int, ...]]:
+        """The same of a critic with this backbone: a scalar head in the place of the output layer."""
+        shapes = self.tensor_shapes()
+        shapes.pop("lm_head.weight", None)
+        head = {f"{VALUE_HEAD_PREFIX}weight": (1, self.hidden_size), f"{VALUE_HEAD_PREFIX}bias": (1,)}
+        return shapes | head
+
 
 def _refuse_unsupported(raw: Mapping[str, Json], source: str) -> None:
     """What would change the numbers if it were ignored."""
@@ -123,3 +134,8 @@ def _refuse_unsupported(raw: Mapping[str, Json], source: str) -> None:
         raise UsageError(f"{source}: activation {raw['hidden_act']!r} is not supported, only 'silu'")
     if raw.get("attention_bias") or raw.get("mlp_bias"):
         raise UsageError(f"{source}: attention_bias and mlp_bias are not supported")
+
+
+def identity(raw: Mapping[str, Json]) -> dict[str, Json]:
+    """What two models have in common when one can go on from a checkpoint of the other, by the keys of ``config.json``."""
+    return {name: raw.get(name) for name in _IDENTITY}

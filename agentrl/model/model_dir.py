@@ -8,13 +8,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from tokenizers import Tokenizer
 
 from agentrl.errors import UsageError, WeightsCorrupt
 from agentrl.model.config import ModelConfig
-from agentrl.model.safetensors_io import Shapes, read_shapes, read_tensors, require_shapes
+from agentrl.model.safetensors_io import Shapes, read_shapes, require_shapes
+from agentrl.model.weight_files import model_tensors, weight_files
 
-WEIGHTS = "model.safetensors"
-INDEX = "model.safetensors.index.json"
+PADDING_ROWS, PADDING_SHARE = 512, 0.1
+"""Embedding rows without a token that are taken for padding: as many, or this share of the tokens if that is more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +39,7 @@ def open_model_dir(path: Path) -> ModelDir:
         raise UsageError(f"{path}: no such model directory")
     config = ModelConfig.read(path)
     _require_tokenizer(path)
+    _require_one_vocabulary(path, config)
     files = weight_files(path)
     try:
         shapes: Shapes = {name: shape for file in files for name, (_, shape) in read_shapes(file).items()}
@@ -44,14 +47,6 @@ def open_model_dir(path: Path) -> ModelDir:
     except WeightsCorrupt as error:
         raise UsageError(f"the weights do not fit config.json: {error}") from error
     return ModelDir(path, config, files)
-
-
-def model_tensors(files: tuple[Path, ...], config: ModelConfig) -> Iterator[tuple[str, torch.Tensor]]:
-    """The weights in ``files`` by HF name; a stored copy of tied embeddings is left out."""
-    for file in files:
-        for name, tensor in read_tensors(file):
-            if not (config.tie_embeddings and name == "lm_head.weight"):
-                yield name, tensor
 
 
 def _without_tied_head(shapes: Shapes, config: ModelConfig) -> Shapes:
@@ -67,14 +62,21 @@ def _require_tokenizer(path: Path) -> None:
         raise UsageError(f"{path}: the tokenizer has no chat template; add chat_template to tokenizer_config.json")
 
 
-def weight_files(path: Path) -> tuple[Path, ...]:
-    """The safetensors files of a directory, one or the parts that its index names. `UsageError` when one is missing."""
-    if (path / WEIGHTS).is_file():
-        return (path / WEIGHTS,)
-    if not (path / INDEX).is_file():
-        raise UsageError(f"{path}: the model directory has no weights; expected {WEIGHTS} or {INDEX} with its parts")
-    names = sorted(set(json.loads((path / INDEX).read_text())["weight_map"].values()))
-    missing = [name for name in names if not (path / name).is_file()]
-    if missing:
-        raise UsageError(f"{path}: weights are missing: {', '.join(missing)}")
-    return tuple(path / name for name in names)
+def _require_one_vocabulary(path: Path, config: ModelConfig) -> None:
+    """An id without an embedding row fails in mid-run; rows far beyond the ids mean the tokenizer of another model."""
+    try:
+        ids = [*Tokenizer.from_file(str(path / "tokenizer.json")).get_vocab(with_added_tokens=True).values()]
+    except Exception as error:  # the library raises nothing more special
+        raise UsageError(f"{path}/tokenizer.json can't be read: {error}") from error
+    added = json.loads((path / "tokenizer_config.json").read_text()).get("added_tokens_decoder") or {}
+    tokens, rows = max([-1, *ids, *map(int, added)]) + 1, config.vocab_size
+    if tokens > rows:
+        raise UsageError(
+            f"{path}: the tokenizer has {tokens} token ids, but the model's vocab_size is {rows}: ids from {rows} on have no "
+            f"embedding. Use the tokenizer that the model came with, or resize the model's embeddings to {tokens} rows."
+        )
+    if rows - tokens > max(PADDING_ROWS, PADDING_SHARE * tokens):
+        raise UsageError(
+            f"{path}: the model's vocab_size is {rows}, but the tokenizer has only {tokens} token ids: it is another model's. "
+            "Use the tokenizer that the model came with."
+        )

@@ -30,6 +30,12 @@ def write_tensors(tensors: Iterable[tuple[str, torch.Tensor]], path: Path) -> st
             raise ValueError(f"{path}: the tensor {name} was given twice")
         named[name] = tensor.detach().cpu().contiguous()
     data = save(named, metadata={"format": "pt"})
+    write_new(path, data)
+    return _checksum_of(data)
+
+
+def write_new(path: Path, data: bytes) -> None:
+    """A new file that appears under its name only when all its bytes are on disk. `FileExistsError` when the name is taken."""
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}.{uuid4().hex}.part")
     try:
@@ -40,8 +46,7 @@ def write_tensors(tensors: Iterable[tuple[str, torch.Tensor]], path: Path) -> st
         os.link(part, path)  # unlike rename, link fails when the name exists
     finally:
         part.unlink(missing_ok=True)
-    _sync_folder(path.parent)
-    return _checksum_of(data)
+    sync_folder(path.parent)
 
 
 def read_tensors(path: Path) -> Iterator[tuple[str, torch.Tensor]]:
@@ -98,7 +103,8 @@ def _checksum_of(data: bytes) -> str:
     return "sha256:" + hashlib.sha256(data).hexdigest()
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
+    """Names in ``folder`` are on disk afterwards."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

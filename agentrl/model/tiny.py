@@ -12,9 +12,9 @@ from tokenizers import Tokenizer
 
 from agentrl.errors import UsageError
 from agentrl.model.config import ModelConfig
-from agentrl.model.model_dir import WEIGHTS
 from agentrl.model.safetensors_io import write_tensors
 from agentrl.model.tiny_tokenizer import END_OF_TURN, PAD
+from agentrl.model.weight_files import WEIGHTS
 
 INIT_STD = 0.02
 

@@ -6,13 +6,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from agentrl.errors import UnknownVersion
-from agentrl.model.model_dir import ModelDir, model_tensors
+from agentrl.model.model_dir import ModelDir
+from agentrl.model.weight_files import model_tensors, verified
 from agentrl.tokens.audit import drift
 from agentrl.trainer.batch import BatchTrajectory
 from agentrl.trainer.gate import check_logprobs
 from agentrl.trainer.megatron.model import OptimizerSettings, TrainedModel
 from agentrl.types import PolicyVersion, StoredTrajectory
-from agentrl.weights.files import verify
 
 
 class Rescorer:
@@ -58,8 +58,7 @@ class Rescorer:
             return None
         if self._policy is not None and self._loaded == version.version:
             return self._policy
-        verify(version.uri, version.checksum)
-        tensors = dict(model_tensors((Path(version.uri),), self._model.config))
+        tensors = dict(model_tensors(verified(Path(version.uri), version.checksum), self._model.config))
         if self._policy is None:
             self._policy = TrainedModel(self._model.config.raw, "policy", tensors.items(), OptimizerSettings())
         else:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from agentrl.errors import NotReadyError
+from agentrl.errors import NotReadyError, UsageError
 from agentrl.store.contract import Checkpoint
 
 if TYPE_CHECKING:
@@ -101,26 +101,31 @@ def read_progress(uri: str) -> Mapping[str, Any]:
 def load_checkpoint(uri: str, models: Mapping[str, TrainedModel]) -> None:
     """Weights, optimizer and this process's random state from a verified checkpoint. All ranks call it.
 
-    `NotReadyError` when it is of another format or holds other models.
+    `NotReadyError` when it is of another format, `UsageError` when it holds other models.
     """
     manifest = _manifest(uri)
-    saved = manifest["models"]
-    if saved.keys() != models.keys():
-        raise NotReadyError(
-            f"Checkpoint {uri} holds {', '.join(sorted(saved))}, this run trains {', '.join(sorted(models))}: "
-            "it is of another run."
-        )
+    require_same_models(uri, {name: model.describe() for name, model in models.items()})
     for name, model in models.items():
-        own = model.describe()
-        differing = [key for key in own if saved[name].get(key) != own[key]]
-        if differing:
-            told = "; ".join(f"{key} is {saved[name].get(key)} in the checkpoint, {own[key]} in the model" for key in differing)
-            raise NotReadyError(
-                f"Checkpoint {uri} is of another {name}: {told}. Resume with the model that the run was started with."
-            )
         model.read(Path(uri) / name)
     state = bytearray.fromhex(manifest["progress"]["random_state"])
     torch.set_rng_state(torch.frombuffer(state, dtype=torch.uint8).clone())
+
+
+def require_same_models(uri: str, described: Mapping[str, Mapping[str, Any]]) -> None:
+    """`UsageError` unless the checkpoint holds exactly the models that `TrainedModel.describe` describes, by name."""
+    saved = _manifest(uri)["models"]
+    if saved.keys() != described.keys():
+        raise UsageError(
+            f"Checkpoint {uri} holds {', '.join(sorted(saved))}, this run trains {', '.join(sorted(described))}: "
+            "it is of another run."
+        )
+    for name, own in described.items():
+        differing = [key for key in own if saved[name].get(key) != own[key]]
+        if differing:
+            told = "; ".join(f"{key} is {saved[name].get(key)} in the checkpoint, {own[key]} in the model" for key in differing)
+            raise UsageError(
+                f"Checkpoint {uri} is of another {name}: {told}. Resume with the model that the run was started with."
+            )
 
 
 def affordable_interval(saving_s: float, step_s: float) -> int:

@@ -59,6 +59,8 @@ class TrainerLoop:
     stop: Event
     in_update: bool = False
     """Between the renewal before the update and its commit: whoever fails here must not release its leases."""
+    leases: Sequence[tuple[UUID, int]] = ()
+    """Of the batch in the update, which may take longer than a lease: to be renewed together with the trainer's own."""
     _step: int = 0
     _updates: int = 0
     _checkpointed: int = -1
@@ -139,7 +141,7 @@ class TrainerLoop:
                 self.console.say(f"gate passed: tokens replayed, log-probs equal the engine's (largest difference {gap:.1e})")
         leases = [(item.item, item.token) for item in claim.items]
         self.store.renew_leases(self.run.id, self.start.fence, leases, trainer.lease_s)
-        self.in_update = True
+        self.in_update, self.leases = True, leases
         result = self.team.train(
             batch, algorithm, self._learning_rate(), algorithm.updates_policy(self._step), self._token_lags(claim, batch)
         )
@@ -160,7 +162,7 @@ class TrainerLoop:
                 trained=result.trained,
             ),
         )
-        self.in_update = False
+        self.in_update, self.leases = False, ()
         self._step, self._updates = committed.step, committed.updates
         if result.policy_updated:
             self.version = self.publisher.publish(self.team.weights(), parent=self.version.version, updates=self._updates)

@@ -13,11 +13,11 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import torch
 
@@ -25,7 +25,7 @@ from agentrl.config.run import RunConfig
 from agentrl.config.stored import from_row
 from agentrl.engine.sglang.loading import locks_folder
 from agentrl.environment.registry import load
-from agentrl.errors import EnvironmentFault, Fenced, RunFailed, UnknownOutcome
+from agentrl.errors import CommitRefused, EnvironmentFault, Fenced, RunFailed, UnknownOutcome
 from agentrl.model.config import ModelConfig
 from agentrl.monitor.log import ProcessLog
 from agentrl.store.contract import Checkpoint, RunRow, TrainerStart, TrajectoryStore
@@ -42,6 +42,7 @@ from agentrl.trainer.warm_start import WarmStartStopped, warm_started_model
 
 EXIT_DONE, EXIT_STOPPED, EXIT_FENCED, EXIT_FAILED = 0, 130, 4, 5
 START_RETRY_S = 0.5
+Leases = Sequence[tuple[UUID, int]]
 PATIENCE = 1.25
 """A start waits this many leases for its predecessor's to lapse."""
 
@@ -79,8 +80,8 @@ def _train(store: TrajectoryStore, run: RunRow, config: RunConfig, folder: Path,
         model_dir = _model_dir(config, folder, console, log, stop)
     log.cpu("model ready", folder=str(model_dir))
     start, checkpoint = _start(store, run, config.trainer.lease_s, console, stop)
-    with _renewed(store, run.id, start.fence, config.trainer.lease_s, stop):
-        loop = None
+    loop: TrainerLoop | None = None
+    with _renewed(store, run.id, start.fence, config.trainer.lease_s, stop, lambda: loop.leases if loop else ()):
         try:
             with dismissed(_gather_team(config, model_dir, checkpoint)) as team:
                 loop = _build_loop(store, run, config, folder, log, console, stop, start, model_dir, team, checkpoint)
@@ -162,7 +163,8 @@ def _build_loop(
     team: Team,
     checkpoint: Checkpoint | None,
 ) -> TrainerLoop:
-    publisher = Publisher(store, run.id, start, folder / "weights", _push(config, run, folder, model_dir, log))
+    push, max_bytes = _push(config, run, folder, model_dir, log), int(config.trainer.max_shard_gb * 1e9)
+    publisher = Publisher(store, run.id, start, folder / "weights", push, max_bytes)
     first = start.version is None
     version = start.version or publisher.publish(team.weights(), parent=None, updates=0)
     log.gauge(step=start.step, policy_version=version.version)
@@ -210,18 +212,23 @@ def _model_dir(config: RunConfig, folder: Path, console: Console, log: ProcessLo
 
 
 @contextmanager
-def _renewed(store: TrajectoryStore, run: int, fence: int, lease_s: float, stop: threading.Event) -> Iterator[None]:
-    """Keep the trainer lease alive from a thread; when it is lost, the next fenced call fails."""
+def _renewed(
+    store: TrajectoryStore, run: int, fence: int, lease_s: float, stop: threading.Event, held: Callable[[], Leases]
+) -> Iterator[None]:
+    """Keep the trainer lease, and those of the batch that is ``held`` in an update, alive from a thread; when one is lost, the
+    next fenced call fails."""
     ended = threading.Event()
 
     def renew() -> None:
         while not ended.wait(lease_s / 3):
             try:
                 store.renew_trainer(run, fence, lease_s)
+                if leases := held():
+                    store.renew_leases(run, fence, leases, lease_s)
             except Fenced:
                 stop.set()
                 return
-            except UnknownOutcome:
+            except (UnknownOutcome, CommitRefused):  # refused: committed in this moment, or lost, which the commit will say
                 continue
 
     thread = threading.Thread(target=renew, daemon=True, name="trainer-lease")

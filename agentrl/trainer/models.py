@@ -8,8 +8,9 @@ from pathlib import Path
 from torch import Tensor
 
 from agentrl.config.run import RunConfig
-from agentrl.errors import UsageError, WeightsCorrupt
-from agentrl.model.model_dir import ModelDir, open_model_dir, weight_files
+from agentrl.model.config import ModelConfig
+from agentrl.model.critic_dir import critic_files
+from agentrl.model.model_dir import ModelDir, open_model_dir
 from agentrl.model.safetensors_io import read_tensors
 from agentrl.trainer.gradients import GradientMemory
 from agentrl.trainer.megatron.model import OptimizerSettings, TrainedModel
@@ -52,26 +53,18 @@ def build_critic(config: RunConfig, model: ModelDir) -> TrainedModel:
     trainer, critic = config.trainer, config.algorithm.critic
     assert critic is not None
     path = config.model.critic_path
-    try:
-        return TrainedModel(
-            model.config.raw,
-            "critic",
-            model.tensors() if path is None else critic_weights(Path(path)),
-            OptimizerSettings(beta2=trainer.beta2, clip_grad=critic.clip_grad),
-            layout=trainer.layout,
-            freeze_attention=critic.freeze_attention,
-            max_tokens=trainer.micro_batch_tokens,
-        )
-    except WeightsCorrupt as error:
-        raise UsageError(
-            f"model.critic_path {path} does not fit the policy in {model.path}: {error}. The critic has the policy's backbone: "
-            "name weights of the same architecture and size, or leave model.critic_path out to start from the policy's."
-        ) from error
+    return TrainedModel(
+        model.config.raw,
+        "critic",
+        model.tensors() if path is None else critic_weights(Path(path), model.config),
+        OptimizerSettings(beta2=trainer.beta2, clip_grad=critic.clip_grad),
+        layout=trainer.layout,
+        freeze_attention=critic.freeze_attention,
+        max_tokens=trainer.micro_batch_tokens,
+    )
 
 
-def critic_weights(path: Path) -> Iterator[tuple[str, Tensor]]:
-    """Tensors of a critic's directory. `UsageError` when there are none."""
-    if not path.is_dir():
-        raise UsageError(f"model.critic_path {path}: no such directory; leave it out to start from the policy's weights")
-    for file in weight_files(path):
+def critic_weights(path: Path, policy: ModelConfig) -> Iterator[tuple[str, Tensor]]:
+    """Tensors of a critic's directory. `UsageError` when there are none or they don't fit the policy."""
+    for file in critic_files(path, policy):
         yield from read_tensors(file)

@@ -18,6 +18,7 @@ from pathlib import Path
 import torch
 
 from agentrl.errors import WeightsCorrupt
+from agentrl.model.weight_files import MAX_SHARD_BYTES
 from agentrl.store.contract import TrainerStart, TrajectoryStore
 from agentrl.types import PolicyVersion
 from agentrl.weights.files import export_weights, verify
@@ -41,6 +42,8 @@ class Publisher:
     start: TrainerStart
     folder: Path
     push: Push | None = None
+    max_bytes: int = MAX_SHARD_BYTES
+    """Of one file of weights; a larger model is written as several with an index."""
     seconds: float = 0.0
 
     def publish(self, tensors: Iterable[tuple[str, torch.Tensor]], *, parent: int | None, updates: int) -> PolicyVersion:
@@ -49,7 +52,7 @@ class Publisher:
         named = list(tensors)
         for attempt in range(ATTEMPTS):
             name = f"b{self.start.branch}-f{self.start.fence}-u{updates}" + (f"-n{attempt}" if attempt else "")
-            file = export_weights(named, self.folder / name)
+            file = export_weights(named, self.folder / name, max_bytes=self.max_bytes)
             stage = partial(
                 self.store.stage_version,
                 self.run,

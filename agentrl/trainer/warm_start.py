@@ -24,10 +24,10 @@ from agentrl.environment.base import Environment
 from agentrl.environment.demonstrate import Demonstration, Entries, collect
 from agentrl.environment.registry import source_hash
 from agentrl.errors import RunFailed, UsageError
-from agentrl.model.model_dir import WEIGHTS, open_model_dir
-from agentrl.model.safetensors_io import write_tensors
+from agentrl.model.model_dir import open_model_dir
 from agentrl.model.tiny import build_tiny_model
 from agentrl.model.tiny_tokenizer import TokenizerPlan, build_tokenizer
+from agentrl.model.weight_files import WEIGHTS, write_weights
 from agentrl.monitor.log import ProcessLog
 from agentrl.tokens.chat_format import ChatFormat
 from agentrl.tokens.messages import Message
@@ -165,7 +165,7 @@ def _train(
         on_progress=progress,
     )
     (folder / WEIGHTS).unlink()
-    write_tensors(model.export(), folder / WEIGHTS)
+    write_weights(model.export(), folder)
 
 
 def demonstration_rows(chat: ChatFormat, demonstration: Demonstration, limit: int) -> list[Row]:

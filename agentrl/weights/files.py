@@ -8,35 +8,30 @@ from pathlib import Path
 
 import torch
 
-from agentrl.errors import WeightsCorrupt
-from agentrl.model.model_dir import WEIGHTS
-from agentrl.model.safetensors_io import checksum, write_tensors
+from agentrl.model.weight_files import MAX_SHARD_BYTES, parts, verified, write_weights
 
 
 @dataclass(frozen=True, slots=True)
 class WeightsFile:
-    """``uri``: an absolute local path; ``checksum``: ``sha256:<hex>`` of the file."""
+    """``uri``: an absolute local path, of one file or of the index of several; ``checksum``: ``sha256:<hex>`` of that;
+    ``n_bytes``: of all files of tensors."""
 
     uri: str
     checksum: str
     n_bytes: int
 
 
-def export_weights(tensors: Iterable[tuple[str, torch.Tensor]], folder: Path) -> WeightsFile:
-    """Write ``folder/model.safetensors`` from (HF name, tensor) pairs.
+def export_weights(
+    tensors: Iterable[tuple[str, torch.Tensor]], folder: Path, *, max_bytes: int = MAX_SHARD_BYTES
+) -> WeightsFile:
+    """Write (HF name, tensor) pairs to ``folder``: one file, or several with an index when there are more than ``max_bytes``.
 
-    `FileExistsError` when it is there already: name the folder by branch, fence and version, so that it never is.
+    `FileExistsError` when there are weights already: name the folder by branch, fence and version, so that there never are.
     """
-    path = Path(folder).resolve() / WEIGHTS
-    digest = write_tensors(tensors, path)
-    return WeightsFile(str(path), digest, path.stat().st_size)
+    path, digest = write_weights(tensors, Path(folder).resolve(), max_bytes=max_bytes)
+    return WeightsFile(str(path), digest, sum(part.stat().st_size for part in parts(path)))
 
 
 def verify(uri: str, expected: str) -> None:
-    """`WeightsCorrupt` unless the file at ``uri`` exists and has the checksum ``expected``."""
-    try:
-        found = checksum(Path(uri))
-    except OSError as error:
-        raise WeightsCorrupt(f"{uri}: can't read the weights: {error}") from error
-    if found != expected:
-        raise WeightsCorrupt(f"{uri}: checksum {found}, expected {expected}; the file was damaged or replaced")
+    """`WeightsCorrupt` unless the weights at ``uri`` are all there and have the checksum ``expected``."""
+    verified(Path(uri), expected)

@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 
 import pytest
 
+from agentrl.model.tiny import build_tiny_model
+from agentrl.model.tiny_tokenizer import TokenizerPlan, build_tokenizer
 from tests.command_line import CommandLine
 
 
@@ -84,6 +87,28 @@ def test_metrics__are_in_the_step_rows(learned: str, command_line: CommandLine) 
         assert all(name in line for line in steps)
 
 
+def test_resume_with_another_model__refused_before_any_process_with_both_sizes(learned: str, command_line: CommandLine) -> None:
+    model = command_line.base / "runs" / "learned" / "model"
+    kept = model.rename(model.with_name("kept"))
+    try:
+        build_tokenizer(["some text"], TokenizerPlan(), model)
+        build_tiny_model(model, seed=0, d=64)
+        output = command_line.run("train", "--resume", "learned", code=2)
+    finally:
+        shutil.rmtree(model)
+        kept.rename(model)
+    assert "hidden_size is 96 in the checkpoint, 64 in the model" in output
+    assert "Resume with the model that the run was started with" in output
+
+
+def test_export__a_model_folder_that_train_takes(learned: str, command_line: CommandLine) -> None:
+    said = command_line.run("export", "learned", "mine", "--max-shard-gb", "0.0002", "--dtype", "bfloat16")
+    assert re.search(r"wrote version \d+ of run learned \(\d+ policy updates\) to mine: bfloat16, .* files with an index", said)
+    plan = command_line.run("train", "--env", "code_agent", "--model", "mine", "--dry-run")
+    assert "mine, no warm start" in plan
+    assert "no version 999" in command_line.run("export", "learned", "more", "--version", "999", code=2)
+
+
 @pytest.mark.parametrize("preset", ["sao", "grpo"])
 def test_preset__runs_on_the_default_task(preset: str, learned: str, command_line: CommandLine) -> None:
     output = command_line.run(
@@ -97,9 +122,11 @@ def test_preset__runs_on_the_default_task(preset: str, learned: str, command_lin
 def test_sync__trains_only_tokens_of_its_own_version(learned: str, command_line: CommandLine) -> None:
     command_line.run(
         "train", "--env", "code_agent", "--sync", "--name", "sync", "--seed", "11",
-        "trainer.steps=5", "evaluation.episodes=32", "evaluation.every=0",
+        "trainer.steps=5", "evaluation.episodes=32", "evaluation.every=0", "trainer.max_shard_gb=0.0002",
     )  # fmt: skip
     assert lag_histogram(command_line, "sync") == {0: 5 * 64}
+    versions = [set(path.iterdir()) for path in (command_line.base / "runs" / "sync" / "weights").iterdir()]
+    assert all(len(files) > 2 and any(f.name == "model.safetensors.index.json" for f in files) for files in versions)
 
 
 @pytest.mark.docker

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import shutil
+import tempfile
 from pathlib import Path
 
 import pytest
 
+from agentrl.model.config import ModelConfig
+from agentrl.model.tiny import build_tiny_model
+from agentrl.model.tiny_tokenizer import TokenizerPlan, build_tokenizer
 from tests.command_line import CommandLine
 
 
@@ -31,6 +36,7 @@ from tests.command_line import CommandLine
         (["--env", "code_agent", "environment_options.dat=x.jsonl"], "did you mean 'data'"),
         (["--env", "code_agent", "environment_options.data=x.jsonl"], "x.jsonl does not exist"),
         (["--env", "code_agent", "environment_options=x"], "should be a valid dictionary"),
+        (["--env", "code_agent", "trainer.batch=65600"], "trainer.batch (65600) is over the 65536 trajectories"),
     ],
 )
 def test_usage__exit_2_and_the_nearest_name(arguments: list[str], said: str, command_line: CommandLine) -> None:
@@ -44,6 +50,47 @@ def test_model_directory_without_weights__is_named(command_line: CommandLine) ->
     empty.mkdir(exist_ok=True)
     output = command_line.run("train", "--env", "code_agent", "--model", str(empty), code=2)
     assert str(empty) in output
+
+
+@pytest.fixture(scope="module")
+def small_model(command_line: CommandLine) -> Path:
+    """A model directory with its tokenizer."""
+    folder = command_line.base / "small-model"
+    build_tokenizer(["some text"], TokenizerPlan(), folder)
+    build_tiny_model(folder, seed=0, d=32, ff=32)
+    return folder
+
+
+def test_tokenizer_of_another_model__both_vocabularies_and_the_remedy(small_model: Path, command_line: CommandLine) -> None:
+    other = command_line.base / "other-tokenizer"
+    shutil.copytree(small_model, other)
+    tokens = ModelConfig.read(other).vocab_size
+    longer = build_tokenizer(["some text"], TokenizerPlan(scaffold=("print(",)), other).get_vocab_size()
+    output = command_line.run("train", "--env", "code_agent", "--model", str(other), code=2)
+    assert f"the tokenizer has {longer} token ids, but the model's vocab_size is {tokens}" in output
+    assert "Use the tokenizer that the model came with" in output
+
+
+@pytest.mark.parametrize(
+    ("sizes", "said"),
+    [
+        (None, "has no weights; expected model.safetensors"),
+        ({"d": 64, "ff": 32}, "[320, 64], not [320, 32]"),
+    ],
+)
+def test_critic_path_that_does_not_fit__refused_in_the_plan(
+    sizes: dict[str, int] | None, said: str, small_model: Path, command_line: CommandLine
+) -> None:
+    critic = Path(tempfile.mkdtemp(prefix="critic-", dir=command_line.base))
+    if sizes is not None:
+        build_tokenizer(["some text"], TokenizerPlan(), critic)
+        build_tiny_model(critic, seed=0, **sizes)
+    output = command_line.run(
+        "train", "--env", "code_agent", "--model", str(small_model), f"model.critic_path={critic}", "--dry-run", code=2
+    )
+    rows = ModelConfig.read(small_model).vocab_size
+    assert said.replace("320", str(rows)) in output
+    assert str(critic) in output
 
 
 def test_database_unreachable__exit_3_and_no_password(command_line: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:

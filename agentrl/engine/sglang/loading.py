@@ -29,8 +29,8 @@ from agentrl.engine.sglang.server import Server, ServerInfo, ServerRefused
 from agentrl.engine.sglang.sums import comparable, differences, expected_sums
 from agentrl.errors import EngineError, WeightsCorrupt
 from agentrl.model.config import ModelConfig
-from agentrl.model.model_dir import model_tensors
-from agentrl.model.safetensors_io import checksum, require_shapes
+from agentrl.model.safetensors_io import require_shapes
+from agentrl.model.weight_files import model_tensors, verified
 from agentrl.types import PolicyVersion
 
 Sums = Mapping[str, str]
@@ -62,15 +62,8 @@ class CheckedWeights:
 
 
 def read_checked(version: PolicyVersion, config: ModelConfig) -> CheckedWeights:
-    """The file at ``version.uri``. `WeightsCorrupt` when checksum, a name, a shape or a number is not as it should be."""
-    path = Path(version.uri)
-    try:
-        found = checksum(path)
-    except OSError as error:
-        raise WeightsCorrupt(f"version {version.version}: can't read {path}: {error}") from error
-    if found != version.checksum:
-        raise WeightsCorrupt(f"version {version.version}: {path} has checksum {found}, expected {version.checksum}")
-    return check(version, config, dict(model_tensors((path,), config)))
+    """The files at ``version.uri``. `WeightsCorrupt` when checksum, a name, a shape or a number is not as it should be."""
+    return check(version, config, dict(model_tensors(verified(Path(version.uri), version.checksum), config)))
 
 
 def check(version: PolicyVersion, config: ModelConfig, tensors: Mapping[str, torch.Tensor]) -> CheckedWeights:

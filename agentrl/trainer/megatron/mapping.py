@@ -19,10 +19,9 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 from torch import Tensor
 
 from agentrl.errors import WeightsCorrupt
+from agentrl.model.config import VALUE_HEAD_PREFIX
 from agentrl.trainer.megatron.head import ValueHead
 
-VALUE_HEAD_PREFIX = "value_head."
-"""Names of a critic's head in an export; a policy's weights have none."""
 EMBEDDING = "model.embed_tokens.weight"
 
 Kind = Literal["whole", "rows", "qkv", "gated", "vocabulary"]

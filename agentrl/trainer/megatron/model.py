@@ -26,6 +26,7 @@ from torch import Tensor
 
 from agentrl.config.layout import LayoutSettings
 from agentrl.errors import RunFailed
+from agentrl.model.config import identity
 from agentrl.trainer.megatron.attention import Packing
 from agentrl.trainer.megatron.build import Role, build_module
 from agentrl.trainer.megatron.cpu import megatron_device, training_device
@@ -165,8 +166,7 @@ class TrainedModel:
 
     def describe(self) -> dict[str, Any]:
         """What must be equal for a checkpoint to be of this model, whatever its layout."""
-        names = ("model_type", "num_hidden_layers", "hidden_size", "intermediate_size", "num_attention_heads", "vocab_size")
-        return {"role": self.role, **{name: self.hf.get(name) for name in names}}
+        return {"role": self.role, **identity(self.hf)}
 
     def start_writing(self, folder: Path) -> Writing:
         """Copy weights and optimizer state and write them to ``folder`` in the background; all ranks call it."""

@@ -94,6 +94,34 @@ def test_stored_copy_of_tied_embeddings__left_out(folder: Path) -> None:
     assert "lm_head.weight" not in dict(open_model_dir(folder).tensors())
 
 
+def with_rows(folder: Path, rows: int) -> None:
+    """The same model with another number of embedding rows; the tokenizer stays."""
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"vocab_size": rows}))
+    tensors = load_file(folder / "model.safetensors")
+    save_file({**tensors, "model.embed_tokens.weight": torch.zeros(rows, 32)}, folder / "model.safetensors")
+
+
+def test_tokenizer_of_another_model__refused_with_both_numbers(folder: Path) -> None:
+    tokens = open_model_dir(folder).config.vocab_size
+    with_rows(folder, tokens + 100)  # padding, as many models have it
+    open_model_dir(folder)
+    with_rows(folder, tokens + 5000)
+    with pytest.raises(UsageError, match=f"vocab_size is {tokens + 5000}, but the tokenizer has only {tokens} token ids"):
+        open_model_dir(folder)
+    with_rows(folder, tokens - 1)
+    with pytest.raises(UsageError, match=f"{tokens} token ids, but the model's vocab_size is {tokens - 1}.*resize"):
+        open_model_dir(folder)
+    with_rows(folder, tokens)
+    settings = json.loads((folder / "tokenizer_config.json").read_text())
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings | {"added_tokens_decoder": {str(tokens): {}}}))
+    with pytest.raises(UsageError, match=f"{tokens + 1} token ids"):
+        open_model_dir(folder)
+    (folder / "tokenizer.json").write_text("{}")
+    with pytest.raises(UsageError, match=r"tokenizer\.json can't be read"):
+        open_model_dir(folder)
+
+
 TENSORS = {"b": torch.arange(6.0).view(2, 3), "a": torch.tensor([1.5], dtype=torch.bfloat16)}
 
 

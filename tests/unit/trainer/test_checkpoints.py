@@ -10,7 +10,7 @@ import pytest
 import torch
 from trainer_samples import reference_model, sample_rows, trained
 
-from agentrl.errors import NotReadyError
+from agentrl.errors import NotReadyError, UsageError
 from agentrl.store.contract import Checkpoint
 from agentrl.trainer.checkpointing import (
     MANIFEST,
@@ -67,10 +67,10 @@ def test_whole_or_nothing(saved: Checkpoint, damage: str, tmp_path: Path) -> Non
 
 
 def test_checkpoint_of_another_model__both_sizes_are_named(saved: Checkpoint) -> None:
-    with pytest.raises(NotReadyError, match="vocab_size is 48 in the checkpoint, 50 in the model"):
+    with pytest.raises(UsageError, match="vocab_size is 48 in the checkpoint, 50 in the model"):
         load_checkpoint(saved.uri, {"policy": trained(reference_model(vocab_size=50))})
     model = trained(reference_model())
-    with pytest.raises(NotReadyError, match="holds policy, this run trains critic, policy"):
+    with pytest.raises(UsageError, match="holds policy, this run trains critic, policy"):
         load_checkpoint(saved.uri, {"policy": model, "critic": model})
 
 

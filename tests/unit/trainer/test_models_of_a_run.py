@@ -41,14 +41,15 @@ def test_critic_from_a_path__brings_its_head(tmp_path: Path) -> None:
 
 
 def test_critic_path_without_weights__refused(tmp_path: Path) -> None:
+    policy = ModelConfig.from_raw({**reference_model().config.to_dict(), "architectures": ["LlamaForCausalLM"]}, "test")
     with pytest.raises(UsageError, match="no weights"):
-        list(critic_weights(tmp_path))
+        list(critic_weights(tmp_path, policy))
     with pytest.raises(UsageError, match="no such directory"):
-        list(critic_weights(tmp_path / "nowhere"))
+        list(critic_weights(tmp_path / "nowhere", policy))
 
 
 def test_critic_of_another_size__refused_with_both_shapes(tmp_path: Path) -> None:
     (tmp_path / "critic").mkdir()
     write_tensors(weights_of(reference_model(vocab_size=50)).items(), tmp_path / "critic" / "model.safetensors")
-    with pytest.raises(UsageError, match=r"critic_path .* has shape \(50, 32\), the config needs \(48, 32\)"):
+    with pytest.raises(UsageError, match=r"critic_path .* is \[50, 32\], not \[48, 32\]"):
         build_critic(config(tmp_path / "critic"), model_dir(tmp_path))

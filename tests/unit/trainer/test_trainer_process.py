@@ -107,7 +107,7 @@ class FailingLoop:
     """Claims, renews, and fails as an update does that runs out of memory."""
 
     def __init__(self, case: Case, fence: int, inside: bool) -> None:
-        self.case, self.fence, self.in_update = case, fence, inside
+        self.case, self.fence, self.in_update, self.leases = case, fence, inside, ()
 
     def train(self) -> bool:
         claim = self.case.store.claim(self.case.run.id, self.fence, n_min=1, n_max=1, lease_s=60)
@@ -130,6 +130,23 @@ def test_failure_releases(case: Case, inside: bool, monkeypatch: pytest.MonkeyPa
     case.start()
     places = case.store.conservation(case.run.id).places
     assert (places[Place.DROPPED], places[Place.READY]) == ((1, 0) if inside else (0, 1))
+
+
+def test_update_longer_than_a_lease__keeps_its_batch(case: Case) -> None:
+    start = case.start()
+    claim = case.store.claim(case.run.id, start.fence, n_min=1, n_max=1, lease_s=LEASE_S)
+    leases = [(i.item, i.token) for i in claim.items]
+
+    def others_reap() -> int:
+        """Opening episodes takes back what lapsed."""
+        case.store.open_episodes(case.run.id, worker="w", request=uuid4(), n=1, engine_version=0, lineage=LINEAGE)
+        return case.store.conservation(case.run.id).places[Place.LEASE]
+
+    with trainer._renewed(case.store, case.run.id, start.fence, LEASE_S, case.stop, lambda: leases):
+        time.sleep(1.5 * LEASE_S)
+        assert others_reap() == 1
+    time.sleep(1.5 * LEASE_S)
+    assert others_reap() == 0
 
 
 def test_checkpoint_file_by_step__paths_differ_and_no_file_is_overwritten(case: Case) -> None:
