@@ -1,6 +1,7 @@
 """Many trajectories without writing each: rows of real ones, written through the store, are copied inside the server.
 
-The copies differ from their template in key, step and time only. Column names are read from the catalogue.
+The copies differ from their template in key, step and time only. Keys sort by time, as the store's own do: with random ones
+each write would touch other pages of the indexes. Column names are read from the catalogue.
 """
 
 from __future__ import annotations
@@ -88,7 +89,7 @@ def settle(url: str) -> None:
 
 def _keys(connection: psycopg.Connection, n: int) -> None:
     connection.execute("create temp table bench_key (n bigint, id uuid) on commit drop")
-    connection.execute("insert into bench_key select n, gen_random_uuid() from generate_series(1, %s) n", (n,))
+    connection.execute("insert into bench_key select n, agentrl.new_id_v1() from generate_series(1, %s) n", (n,))
 
 
 def _copy(connection: psycopg.Connection, table: str, source: str, condition: str, changes: Mapping[str, str]) -> None:

@@ -79,6 +79,37 @@ def test_commit_refusals__nothing_changes(world: World) -> None:
     assert bench.commit(claim.items).step == 1
 
 
+def test_token_of_another_claim__commit_refused(world: World) -> None:
+    """Both tokens are valid, each for the other item."""
+    bench = world.bench(lag_bound=1, batch_min=1, batch_max=1)
+    for episode in bench.open(2):
+        bench.finish(episode)
+    first, second = bench.claim().items[0], bench.claim().items[0]
+    crossed = [replace(first, token=second.token), replace(second, token=first.token)]
+    with pytest.raises(CommitRefused):
+        world.store.renew_leases(bench.run, bench.fence, keys(crossed), 60.0)
+    with pytest.raises(CommitRefused):
+        bench.commit(crossed)
+    assert bench.place(Place.LEASE) == 2
+    assert bench.commit([first, second]).step == 1
+
+
+def test_reaper_in_the_middle_of_a_commit__waits_for_it(postgres: PostgresWorld) -> None:
+    """The leases that a commit has checked stay its own, though they lapse before it ends."""
+    bench, claim = claimed(postgres)
+    postgres.advance(bench, 100)
+    check = "select agentrl.check_claim_v1(r, r.trainer_fence, %s::uuid[], %s::bigint[]) from agentrl.run r where r.id = %s"
+    items, tokens = zip(*keys(claim.items), strict=True)
+
+    def lapsed() -> int:
+        taken = postgres.store.rows(
+            "delete from agentrl.lease where run = %s and agentrl.lapsed_v1(lease_until, lease) returning item", (bench.run,)
+        )
+        return len(taken)
+
+    assert postgres.overlap(check, (list(items), list(tokens), bench.run), lapsed) == 3
+
+
 def test_lost_lease__commit_refused(world: World) -> None:
     bench = world.bench(lag_bound=1, batch_min=2, batch_max=2)
     for episode in bench.open(4):

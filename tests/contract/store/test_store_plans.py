@@ -8,7 +8,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from store_bench import Bench, PostgresWorld, Server, graded, segment
+from store_bench import Bench, PostgresWorld, Server, graded, keys, segment
 
 from agentrl.store.postgres import PostgresStore
 
@@ -75,6 +75,7 @@ def plans(bench: Bench, call: Callable[[], Any]) -> tuple[Any, list[Any]]:
         connection.execute("load 'auto_explain'")
         for name, value in (
             ("log_min_duration", "0"), ("log_nested_statements", "on"), ("log_format", "json"), ("log_level", "notice"),
+            ("log_analyze", "on"), ("log_buffers", "on"),
         ):  # fmt: skip
             connection.execute(f"set auto_explain.{name} = '{value}'".encode())
     try:
@@ -119,6 +120,41 @@ def test_hot_statements__scan_no_big_table(filled: Bench) -> None:
     for name, listed in named.items():
         assert listed, name
         assert [(name, table, plan["Query Text"]) for plan in listed for table in scans(plan)] == []
+
+
+def blocks(node: Any, table: str) -> int:
+    """Buffers that the scans of a table touched."""
+    if isinstance(node, list):
+        return sum(blocks(one, table) for one in node)
+    if not isinstance(node, dict):
+        return 0
+    scanned = node.get("Relation Name") == table and "Scan" in node.get("Node Type", "")
+    own = node["Shared Hit Blocks"] + node["Shared Read Blocks"] if scanned else 0
+    return own + sum(blocks(value, table) for value in node.values())
+
+
+@pytest.mark.parametrize("server", ["embedded_server", "system_server"])
+def test_renewal_and_commit__read_the_leases_a_few_times(request: pytest.FixtureRequest, server: str) -> None:
+    """Consumed leases stay in their table until it is vacuumed: a plan that reads it for each item gets slower all the time.
+
+    Such a plan is made where the table was last analysed while nothing was leased, and is kept for the next steps.
+    """
+    store = PostgresStore(request.getfixturevalue(server).database(), pool_size=1)
+    bench = Bench(store, lag_bound=None, batch_min=64, batch_max=64, max_running=64)
+    bench.start()
+    bench.publish()
+    with store.session() as connection:
+        connection.execute("vacuum (analyze)")
+    bench.train(12)
+    for episode in bench.open():
+        bench.finish(episode)
+    items = bench.claim().items
+    (pages,) = store.row("select pg_relation_size('agentrl.lease') / current_setting('block_size')::int")
+    _, renewed = plans(bench, lambda: store.renew_leases(bench.run, bench.fence, keys(items), 60.0))
+    _, committed = plans(bench, lambda: bench.commit(items))
+    for name, listed in {"renew": renewed, "commit": committed}.items():
+        assert 0 < blocks(listed, "lease") <= 4 * (pages + len(items)), name
+    store.close()
 
 
 def test_forgotten_transaction__stops_nobody(postgres: PostgresWorld) -> None:

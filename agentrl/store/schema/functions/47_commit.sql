@@ -7,8 +7,9 @@ declare
   held bigint;
   whole bigint;
 begin
-  select count(*) into held from (select distinct item, token from unnest(items_, tokens_) m (item, token)) m
-  join agentrl.lease l on l.run = r.id and l.item = m.item and l.token = m.token and l.fence = fence_;
+  -- A lease that lapses from here on is not reaped before the step is in the ledger.
+  perform 1 from agentrl.lease where run = r.id and item = any (items_) for update;
+  held := agentrl.held_v1(r.id, fence_, items_, tokens_);
   if held <> cardinality(items_) then
     perform agentrl.fail_v1('AR008', format('the step names %s items of run "%s", but %s are leased to this trainer: resume',
                                             cardinality(items_), r.name, held));
@@ -18,6 +19,31 @@ begin
     perform agentrl.fail_v1('AR008', format('the step leaves %s claimed items of run "%s" out: each must be consumed, dropped or released',
                                             whole - held, r.name));
   end if;
+end $$;
+
+-- Moves leased items, which were checked, into the ledger of a step that has its row.
+create or replace function agentrl.consume_v1(r agentrl.run, step_ bigint, updates_ bigint, fence_ bigint, items_ uuid[])
+returns void language plpgsql as $$
+declare
+  l record;
+begin
+  select item, updates_ - oldest_update as lag into l from agentrl.lease
+  where run = r.id and item = any (items_) and updates_ - oldest_update > r.lag_bound limit 1;
+  if found then
+    perform agentrl.fail_v1('AR008', format('item %s has lag %s, over the bound %s of run "%s": resume', l.item, l.lag,
+                                            r.lag_bound, r.name));
+  end if;
+  with gone as (
+    delete from agentrl.lease where run = r.id and item = any (items_) returning *
+  ), members as (
+    select g.item, m.id, m.start_version, g.token, g.oldest_update, g.source
+    from gone g, unnest(g.trajectories, g.start_versions) m (id, start_version)
+  ), moves as (
+    insert into agentrl.event (run, trajectory, from_place, to_place, fence, actor, why)
+    select r.id, id, 'lease', 'consumed', fence_, r.trainer_owner, format('step %s', step_) from members
+  )
+  insert into agentrl.consumed (run, branch, step, item, trajectory, start_version, token, oldest_update, lag, source)
+  select r.id, r.branch, step_, item, id, start_version, token, oldest_update, updates_ - oldest_update, source from members;
 end $$;
 
 -- Commits a step. `fates` holds 'consumed', 'released' or a drop reason per item. The same batch hash gives the first result.
@@ -30,6 +56,8 @@ declare
   h record;
   s agentrl.step;
   l record;
+  consumed_ uuid[];
+  others uuid[];
 begin
   branch := r.branch;
   perform pg_advisory_xact_lock(hashtext('agentrl.commit'), run_::int);
@@ -50,26 +78,20 @@ begin
   end if;
   perform agentrl.check_claim_v1(r, fence_, items_, tokens_);
   step := step_; updates := h.updates + policy_updated_::int; repeated := false;
+  select coalesce(array_agg(item) filter (where fate = 'consumed'), '{}'),
+         coalesce(array_agg(item) filter (where fate <> 'consumed'), '{}')
+  into consumed_, others from unnest(items_, fates) m (item, fate);
   insert into agentrl.step (run, branch, step, updates, policy_updated, trainer_version, batch_hash, n_items, n_trajectories,
                             denominators, metrics, fence)
   select run_, r.branch, step_, h.updates + policy_updated_::int, policy_updated_, trainer_version_, batch_hash_, count(*),
          coalesce(sum(q.n_traj), 0), denominators_::jsonb, metrics_::jsonb, fence_
-  from agentrl.lease q join unnest(items_, fates) m (item, fate) on q.item = m.item and m.fate = 'consumed' where q.run = run_;
+  from agentrl.lease q where q.run = run_ and q.item = any (consumed_);
+  perform agentrl.consume_v1(r, step_, h.updates, fence_, consumed_);
   for l in
-    delete from agentrl.lease q using unnest(items_, fates) m (item, fate)
-    where q.run = run_ and q.item = m.item returning q.*, m.fate
+    delete from agentrl.lease q where q.run = run_ and q.item = any (others)
+    returning q.*, fates[array_position(items_, q.item)] as fate
   loop
-    if l.fate = 'consumed' then
-      if h.updates - l.oldest_update > r.lag_bound then
-        perform agentrl.fail_v1('AR008', format('item %s has lag %s, over the bound %s of run "%s": resume', l.item,
-                                                h.updates - l.oldest_update, r.lag_bound, r.name));
-      end if;
-      insert into agentrl.consumed (run, branch, step, item, trajectory, start_version, token, oldest_update, lag, source)
-      select run_, r.branch, step_, l.item, m.id, m.start_version, l.token, l.oldest_update, h.updates - l.oldest_update, l.source
-      from unnest(l.trajectories, l.start_versions) m (id, start_version);
-      insert into agentrl.event (run, trajectory, from_place, to_place, fence, actor, why)
-      select run_, t, 'lease', 'consumed', fence_, r.trainer_owner, format('step %s', step_) from unnest(l.trajectories) t;
-    elsif l.fate = 'released' then
+    if l.fate = 'released' then
       perform agentrl.to_ready_v1(run_, l.item, l.trajectories, l.start_versions, l.attempts, l.ready_at, 'lease', fence_,
                                   r.trainer_owner, 'released by the trainer', l.source);
     else
