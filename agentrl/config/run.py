@@ -196,7 +196,9 @@ class TrainerSettings(Section):
 
     steps: int = Field(1000, ge=1, le=MOST)
     batch: int = Field(128, ge=1, le=MOST)
-    """Trajectories a step; a multiple of algorithm.group_size."""
+    """Most trajectories of a step; a multiple of algorithm.group_size."""
+    batch_min: int | None = Field(None, ge=1, le=MOST)
+    """Fewest: an update starts as soon as these are ready, with what is ready then. None: always trainer.batch."""
     learning_rate: float = Field(1e-6, gt=0)
     final_learning_rate: float = Field(1.0, gt=0, le=1)
     """Fraction of learning_rate at the last step; linear in between."""
@@ -217,6 +219,11 @@ class TrainerSettings(Section):
     lease_s: float = Field(60.0, gt=0, le=86_400)
     origins: tuple[Origin, ...] = Field((Origin.SIMULATED, Origin.RECORDED), min_length=1)
     """What is trained on: simulated, recorded, live. Live traffic only where it is named here."""
+
+    @property
+    def smallest_batch(self) -> int:
+        """Trajectories from which an update starts."""
+        return self.batch if self.batch_min is None else self.batch_min
 
 
 class StoreSettings(Section):
@@ -261,12 +268,8 @@ class RunConfig(Section):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        batch, group = self.trainer.batch, self.algorithm.group_size
-        if batch % group:
-            raise ValueError(
-                f"trainer.batch ({batch}) must be a multiple of algorithm.group_size ({group}): "
-                f"use {' or '.join(str(n * group) for n in (batch // group, batch // group + 1) if n)}"
-            )
+        group = self.algorithm.group_size
+        self._check_batch(group)
         if (self.trainer.long_tokens is None) != (self.trainer.long_share is None):
             raise ValueError("trainer.long_tokens and trainer.long_share belong together: set both or neither")
         if self.staleness.group_deadline_s is not None and group == 1:
@@ -282,3 +285,21 @@ class RunConfig(Section):
         if misfits:
             raise ValueError("; ".join(misfits))
         return self
+
+    def _check_batch(self, group: int) -> None:
+        least, most = self.trainer.batch_min, self.trainer.batch
+        for name, size in (("batch", most), ("batch_min", least)):
+            if size is not None and size % group:
+                raise ValueError(
+                    f"trainer.{name} ({size}) must be a multiple of algorithm.group_size ({group}): "
+                    f"use {' or '.join(str(n * group) for n in (size // group, size // group + 1) if n)}"
+                )
+        if least is None or least == most:
+            return
+        if least > most:
+            raise ValueError(f"trainer.batch_min ({least}) is above trainer.batch ({most}), the most that a step takes")
+        if self.staleness.bound == 0:
+            raise ValueError(
+                f"trainer.batch_min ({least}) below trainer.batch ({most}) leaves trajectories behind that are 1 update old, "
+                "but the lag bound is 0: leave trainer.batch_min out, or set staleness.lag to 1 or more"
+            )

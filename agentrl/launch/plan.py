@@ -253,7 +253,8 @@ def _staleness_line(config: RunConfig) -> str:
 def _trainer_line(config: RunConfig) -> str:
     t = config.trainer
     rates = f"learning rate {t.learning_rate:g} to {t.learning_rate * t.final_learning_rate:g}"
-    return f"megatron-core on {_device()}, {_layout(t.layout)}, {t.steps} steps of {t.batch} trajectories, {rates}"
+    size = str(t.batch) if t.smallest_batch == t.batch else f"{t.smallest_batch} to {t.batch}"
+    return f"megatron-core on {_device()}, {_layout(t.layout)}, {t.steps} steps of {size} trajectories, {rates}"
 
 
 def _layout(layout: LayoutSettings) -> str:

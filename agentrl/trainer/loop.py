@@ -101,7 +101,7 @@ class TrainerLoop:
             if self._saving is not None and self._saving[0].written:
                 self._commit_checkpoint()
             claim = self.store.claim(
-                self.run.id, self.start.fence, n_min=trainer.batch, n_max=trainer.batch, lease_s=trainer.lease_s
+                self.run.id, self.start.fence, n_min=trainer.smallest_batch, n_max=trainer.batch, lease_s=trainer.lease_s
             )
             if claim.items:
                 self._examined += claim.examined
