@@ -91,6 +91,7 @@ def make_plan(resolved: Resolved, name: str | None, store: TrajectoryStore, stor
         **chat,
         "engine": engine_line(config),
         "algorithm": _algorithm_line(resolved),
+        "schedule": _schedule_line(config),
         "staleness": _staleness_line(config),
         "trainer": _trainer_line(config),
         "checkpoints": _checkpoint_line(config),
@@ -234,15 +235,32 @@ def _loss(resolved: Resolved) -> str:
     return f"{a.loss} with ratio bounds ({a.ratio_low:g}, {a.ratio_high:g}) of {chosen_by}"
 
 
+def _schedule_line(config: RunConfig) -> str:
+    pace, group = config.pace, config.algorithm.group_size
+    late = pace.may_be_late
+    says = {
+        "synchronous": f"rounds of {pace.batch_max}; an update starts when all are ready",
+        "drop_last": f"rounds of {pace.batch_max}; an update starts when all but {late} are ready; those count in the next",
+        "pipelined": f"rounds of {pace.batch_max}; {pace.part or 0} or more that are ready are trained on while the others run",
+        "group_async": f"groups of {group} are trained when all members are ready, oldest first, while others run",
+        "async": "trajectories are trained as they get ready, oldest first, while others run",
+    }[pace.schedule]
+    if config.trainer.schedule is not None:
+        return f"{pace.schedule}: {says}"
+    groups = f"groups of {group}" if group > 1 else "no groups"
+    follows = "the lag bound is 0" if pace.schedule == "synchronous" else f"a lag is allowed and there are {groups}"
+    return f"{pace.schedule}, since {follows}: {says}"
+
+
 def _staleness_line(config: RunConfig) -> str:
-    bound = config.staleness.bound
-    if bound is None:
+    pace, bound = config.pace, config.staleness.bound
+    if pace.under_way is None:
         return f"unbounded lag; at most {config.rollout.concurrency * max(1, config.rollout.workers)} episodes run at once"
     if bound == 0:
         return "strictly synchronous: nothing is generated while the trainer works on its batch"
     parts = [
-        f"lag of at most {bound} policy updates",
-        f"at most {(bound + 1) * config.trainer.batch} episodes between start and training",
+        "unbounded lag" if bound is None else f"lag of at most {bound} policy updates",
+        f"at most {pace.under_way} episodes between start and training",
     ]
     every = config.staleness.refresh_every
     if every > 1:
@@ -253,7 +271,8 @@ def _staleness_line(config: RunConfig) -> str:
 def _trainer_line(config: RunConfig) -> str:
     t = config.trainer
     rates = f"learning rate {t.learning_rate:g} to {t.learning_rate * t.final_learning_rate:g}"
-    size = str(t.batch) if t.smallest_batch == t.batch else f"{t.smallest_batch} to {t.batch}"
+    least = config.pace.batch_min
+    size = str(t.batch) if least == t.batch else f"{least} to {t.batch}"
     return f"megatron-core on {_device()}, {_layout(t.layout)}, {t.steps} steps of {size} trajectories, {rates}"
 
 

@@ -74,7 +74,7 @@ def test_eta_given__replaces_the_overlays_lag() -> None:
         ({"preset": "grpo", "overrides": ["trainer.batch=60"]}, "use 56 or 64"),
         ({"preset": "grpo", "overrides": ["trainer.batch_min=20"]}, "trainer.batch_min (20) must be a multiple"),
         ({"overrides": ["trainer.batch_min=65"]}, "trainer.batch_min (65) is above trainer.batch (64)"),
-        ({"overrides": ["trainer.batch_min=32", "staleness.lag=0"]}, "leave trainer.batch_min out, or set staleness.lag to 1"),
+        ({"overrides": ["trainer.batch_min=32", "staleness.lag=0"]}, "contradicts trainer.schedule=synchronous"),
         ({"preset": "grpo", "overrides": ["algorithm.critic.learning_rate=1e-3"]}, "this preset has no critic"),
         ({"overrides": ["algorithm.advantage=group"]}, "has no critic"),
         ({"overrides": ["algorithm.loss=reinforced"]}, "from flag, got 'reinforced'"),

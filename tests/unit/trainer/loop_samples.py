@@ -53,23 +53,26 @@ class Rollouts:
         return claim
 
     def act(self) -> None:
-        version = self._store.newest_version(self._run).version
+        newest = self._store.newest_version(self._run).version
         opened = self._store.open_episodes(
-            self._run, worker="w", request=uuid4(), n=64, engine_version=version, lineage=LINEAGE
+            self._run, worker="w", request=uuid4(), n=64, engine_version=newest, lineage=LINEAGE
         ).episodes
         self.running += opened
         self.opened += opened
         for episode in self._ends(self.running):
             self.running.remove(episode)
-            self.end(episode, version)
+            self.end(episode)
 
-    def end(self, episode: Opened, version: int) -> None:
+    def end(self, episode: Opened) -> None:
+        """One turn, as if it had been sampled when the episode opened."""
         chance = np.random.default_rng(episode.seed)
         seen, done = (chance.integers(0, VOCABULARY, n).astype(np.int32) for n in (5, 2 + episode.seed % 4))
         ids = torch.from_numpy(np.concatenate([seen, done]).astype(np.int64))
         row = Row(ids, torch.arange(len(seen), len(ids)))
         logprobs = self._policy.forward([row])[0]["logprob"].numpy()
-        turn = Segment(0, seen, done, logprobs, np.full(len(done), version, np.int32), finish_reason=FinishReason.STOP)
+        turn = Segment(
+            0, seen, done, logprobs, np.full(len(done), episode.start_version, np.int32), finish_reason=FinishReason.STOP
+        )
         self._store.write_segment(episode, turn)
         reward = Reward(float(chance.integers(0, 2)))
         self._store.complete(episode, EpisodeEnd(1, Termination.TERMINATED, Outcome.GRADED, reward))
@@ -86,9 +89,10 @@ def config_of(preset: str, *overrides: str) -> RunConfig:
 
 def spec_of(config: RunConfig, **changes: Any) -> RunSpec:
     """The run's row as a launch writes it, without what needs an environment."""
+    pace = config.pace
     values: dict[str, Any] = {
         "name": f"loop-{uuid4().hex[:8]}", "environment": "toy", "config": {}, "config_hash": "h", "seed": 3,
-        "lag_bound": config.staleness.bound, "batch_min": config.trainer.smallest_batch, "batch_max": config.trainer.batch,
+        "lag_bound": pace.lag_bound, "batch_min": pace.batch_min, "batch_max": pace.batch_max, "ahead": pace.ahead,
         "group_size": config.algorithm.group_size, "target_steps": config.trainer.steps,
     }  # fmt: skip
     return RunSpec(**(values | changes))
