@@ -21,6 +21,7 @@ from agentrl.config.nearest import nearest
 from agentrl.config.options import unread_options
 from agentrl.config.presets import PRESETS, TINY_REASON
 from agentrl.config.run import RunConfig
+from agentrl.config.schedule import LAGS
 from agentrl.errors import UsageError
 
 OPTIONS = "environment_options."
@@ -81,6 +82,7 @@ def resolve(
     layers.append((f"environment {environment}", brought))
     if not (from_flags.get("model.path") or from_file.get("model.path")):
         layers.append((f"overlay tiny: {TINY_REASON}", PRESETS[preset].tiny))
+    layers += _lag_of_schedule([*(layer for _, layer in layers), from_file, from_flags])
     layers += [(f"file {file}", from_file), ("flag", from_flags)]
     values: dict[str, Any] = {"environment": environment, "preset": preset}
     origins: dict[str, str] = {}
@@ -89,11 +91,19 @@ def resolve(
             _check_key(key, origin)
             _set(values, key, value)
             origins[key] = origin
-    if "staleness.eta" in {**from_file, **from_flags} and origins.get("staleness.lag", "").startswith("overlay"):
+    if "staleness.eta" in {**from_file, **from_flags} and origins.get("staleness.lag", "").startswith(("overlay", "schedule")):
         _set(values, "staleness.lag", None)
         del origins["staleness.lag"]
     _drop_unread(values, origins, {*from_file, *from_flags})
     return Resolved(_validate(values, origins), origins)
+
+
+def _lag_of_schedule(layers: Sequence[Mapping[str, Any]]) -> list[tuple[str, Mapping[str, Any]]]:
+    """The lag bound that the schedule of the layers, the last that names one, brings along."""
+    named = [layer["trainer.schedule"] for layer in layers if layer.get("trainer.schedule") is not None]
+    if not named or not isinstance(named[-1], str) or named[-1] not in LAGS:
+        return []
+    return [(f"schedule {named[-1]}", {"staleness.lag": LAGS[named[-1]]})]
 
 
 def environment_options(settings: Sequence[str]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from pydantic import Field, field_validator, model_validator
 from agentrl.config.algorithm import AlgorithmConfig, Section
 from agentrl.config.layout import LayoutSettings, ModelSizes
 from agentrl.config.nearest import nearest
+from agentrl.config.schedule import Pace, Schedule, Wanted, pace_of
 from agentrl.staleness import lag_bound
 from agentrl.types import LEASE_LIMIT, Origin, ToolFormat
 
@@ -196,7 +197,16 @@ class TrainerSettings(Section):
 
     steps: int = Field(1000, ge=1, le=MOST)
     batch: int = Field(128, ge=1, le=MOST)
-    """Trajectories a step; a multiple of algorithm.group_size."""
+    """Most trajectories of a step; a multiple of algorithm.group_size."""
+    batch_min: int | None = Field(None, ge=1, le=MOST)
+    """Fewest: an update starts as soon as these are ready, with what is ready then. None: as the schedule says."""
+    schedule: Schedule | None = None
+    """When updates start and what is generated meanwhile: synchronous, drop_last, pipelined, group_async or async. None:
+    synchronous where the lag bound is 0, else group_async with groups and async without."""
+    drop_share: float | None = Field(None, gt=0, lt=1)
+    """drop_last: largest share of a round that an update does not wait for. None: 0.05."""
+    pipeline_part: int | None = Field(None, ge=1, le=MOST)
+    """pipelined: fewest trajectories that are trained on as soon as they are ready. None: an eighth of a batch."""
     learning_rate: float = Field(1e-6, gt=0)
     final_learning_rate: float = Field(1.0, gt=0, le=1)
     """Fraction of learning_rate at the last step; linear in between."""
@@ -261,19 +271,21 @@ class RunConfig(Section):
     trainer: TrainerSettings = TrainerSettings()
     evaluation: EvaluationSettings = EvaluationSettings()
 
+    @property
+    def pace(self) -> Pace:
+        """What the schedule means in numbers."""
+        trainer = self.trainer
+        wanted = Wanted(
+            trainer.schedule, trainer.batch, trainer.batch_min, trainer.drop_share, trainer.pipeline_part,
+            self.staleness.bound, self.staleness.refresh_every, trainer.long_share,
+        )  # fmt: skip
+        return pace_of(wanted, self.algorithm)
+
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        batch, group = self.trainer.batch, self.algorithm.group_size
-        if batch % group:
-            raise ValueError(
-                f"trainer.batch ({batch}) must be a multiple of algorithm.group_size ({group}): "
-                f"use {' or '.join(str(n * group) for n in (batch // group, batch // group + 1) if n)}"
-            )
-        if batch > LEASE_LIMIT:
-            raise ValueError(
-                f"trainer.batch ({batch}) is over the {LEASE_LIMIT} trajectories that can be leased at once: "
-                f"use {LEASE_LIMIT // group * group} or fewer"
-            )
+        group = self.algorithm.group_size
+        self._check_batch(group)
+        self.pace  # noqa: B018  refuses what contradicts the schedule
         if (self.trainer.long_tokens is None) != (self.trainer.long_share is None):
             raise ValueError("trainer.long_tokens and trainer.long_share belong together: set both or neither")
         if self.staleness.group_deadline_s is not None and group == 1:
@@ -289,3 +301,19 @@ class RunConfig(Section):
         if misfits:
             raise ValueError("; ".join(misfits))
         return self
+
+    def _check_batch(self, group: int) -> None:
+        least, most = self.trainer.batch_min, self.trainer.batch
+        for name, size in (("batch", most), ("batch_min", least)):
+            if size is not None and size % group:
+                raise ValueError(
+                    f"trainer.{name} ({size}) must be a multiple of algorithm.group_size ({group}): "
+                    f"use {' or '.join(str(n * group) for n in (size // group, size // group + 1) if n)}"
+                )
+        if most > LEASE_LIMIT:
+            raise ValueError(
+                f"trainer.batch ({most}) is over the {LEASE_LIMIT} trajectories that can be leased at once: "
+                f"use {LEASE_LIMIT // group * group} or fewer"
+            )
+        if least is not None and least > most:
+            raise ValueError(f"trainer.batch_min ({least}) is above trainer.batch ({most}), the most that a step takes")

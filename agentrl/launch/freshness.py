@@ -18,14 +18,14 @@ def staleness_line(config: RunConfig, *, single_turn: bool) -> str:
 
 
 def _bound(config: RunConfig) -> str:
-    bound = config.staleness.bound
-    if bound is None:
+    pace, bound = config.pace, config.staleness.bound
+    if pace.under_way is None:
         return f"unbounded lag; at most {config.rollout.concurrency * max(1, config.rollout.workers)} episodes run at once"
     if bound == 0:
         return "strictly synchronous: nothing is generated while the trainer works on its batch"
     parts = [
-        f"lag of at most {bound} policy updates",
-        f"at most {(bound + 1) * config.trainer.batch} episodes between start and training",
+        "unbounded lag" if bound is None else f"lag of at most {bound} policy updates",
+        f"at most {pace.under_way} episodes between start and training",
     ]
     every = config.staleness.refresh_every
     if every > 1:

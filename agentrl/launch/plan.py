@@ -92,6 +92,7 @@ def make_plan(resolved: Resolved, name: str | None, store: TrajectoryStore, stor
         **chat,
         "engine": engine_line(config),
         "algorithm": _algorithm_line(resolved),
+        "schedule": _schedule_line(config),
         "staleness": staleness_line(config, single_turn=environment.max_turns == 1),
         "trainer": _trainer_line(config),
         "checkpoints": _checkpoint_line(config),
@@ -236,10 +237,29 @@ def _loss(resolved: Resolved) -> str:
     return f"{a.loss} with ratio bounds ({a.ratio_low:g}, {a.ratio_high:g}) of {chosen_by}"
 
 
+def _schedule_line(config: RunConfig) -> str:
+    pace, group = config.pace, config.algorithm.group_size
+    late = pace.may_be_late
+    says = {
+        "synchronous": f"rounds of {pace.batch_max}; an update starts when all are ready",
+        "drop_last": f"rounds of {pace.batch_max}; an update starts when all but {late} are ready; those count in the next",
+        "pipelined": f"rounds of {pace.batch_max}; {pace.part or 0} or more that are ready are trained on while the others run",
+        "group_async": f"groups of {group} are trained when all members are ready, oldest first, while others run",
+        "async": "trajectories are trained as they get ready, oldest first, while others run",
+    }[pace.schedule]
+    if config.trainer.schedule is not None:
+        return f"{pace.schedule}: {says}"
+    groups = f"groups of {group}" if group > 1 else "no groups"
+    follows = "the lag bound is 0" if pace.schedule == "synchronous" else f"a lag is allowed and there are {groups}"
+    return f"{pace.schedule}, since {follows}: {says}"
+
+
 def _trainer_line(config: RunConfig) -> str:
     t = config.trainer
     rates = f"learning rate {t.learning_rate:g} to {t.learning_rate * t.final_learning_rate:g}"
-    return f"megatron-core on {_device()}, {_layout(t.layout)}, {t.steps} steps of {t.batch} trajectories, {rates}"
+    least = config.pace.batch_min
+    size = str(t.batch) if least == t.batch else f"{least} to {t.batch}"
+    return f"megatron-core on {_device()}, {_layout(t.layout)}, {t.steps} steps of {size} trajectories, {rates}"
 
 
 def _layout(layout: LayoutSettings) -> str:

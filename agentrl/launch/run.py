@@ -65,7 +65,7 @@ def draw_tasks(config: RunConfig) -> dict[str, list[Task]]:
 
 def create_run(plan: Plan, store: TrajectoryStore) -> RunRow:
     """Write the run's row, its tasks and its folder."""
-    config = plan.config
+    config, pace = plan.config, plan.config.pace
     environment = load(config.environment, config.environment_options)
     tasks = draw_tasks(config)
     spec = RunSpec(
@@ -74,9 +74,10 @@ def create_run(plan: Plan, store: TrajectoryStore) -> RunRow:
         config=to_row(config, plan.folder),
         config_hash=plan.resolved.hash,
         seed=config.seed,
-        lag_bound=config.staleness.bound,
-        batch_min=config.trainer.batch,
-        batch_max=config.trainer.batch,
+        lag_bound=pace.lag_bound,
+        batch_min=pace.batch_min,
+        batch_max=pace.batch_max,
+        ahead=pace.ahead,
         group_size=config.algorithm.group_size,
         target_steps=config.trainer.steps,
         max_running=config.rollout.concurrency * max(1, config.rollout.workers),

@@ -84,6 +84,9 @@ class RunSpec:
     """Whether an episode that lost its worker is continued from its last stored turn instead of starting again."""
     origins: Sequence[Origin] = (Origin.SIMULATED, Origin.RECORDED)
     """Origins whose trajectories it opens and takes for training; live traffic is only trained on where it is named."""
+    ahead: int | None = None
+    """Batches of ``batch_max`` that may be under way beside the one in hand, at most ``lag_bound``. None: as many batches of
+    ``batch_min`` as ``lag_bound``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -401,13 +404,15 @@ class TrajectoryStore(Protocol):
     def release_trainer(self, run: int, fence: int) -> None: ...
 
     def claim(
-        self, run: int, fence: int, *, n_min: int, n_max: int, lease_s: float, environments: Sequence[str] | None = None
-    ) -> Claim:
+        self, run: int, fence: int, *, n_min: int, n_max: int, lease_s: float, environments: Sequence[str] | None = None,
+        held: int = 0,
+    ) -> Claim:  # fmt: skip
         """Lease between ``n_min`` and ``n_max`` trajectories, all or nothing, oldest in range first; whole groups.
 
         Also reaps. Fewer than ``n_min`` are given only when no more can arise (``waiting == "nothing"``).
         ``environments``: only items of these; imported rows may be of another environment than the run's.
-        `RunSpec.long_share` reserves places for long items.
+        `RunSpec.long_share` reserves places for long items. ``held``: trajectories that earlier claims of the same step leased:
+        nobody waits for them.
         """
         ...
 

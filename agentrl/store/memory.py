@@ -67,11 +67,13 @@ class MemoryStore(MemoryTrainer, MemoryGrading):
         with self._lock:
             if any(r.spec.name == spec.name for r in self._runs.values()):
                 raise UsageError(f"A run called {spec.name!r} exists; resume it or choose another name.")
+            most = spec.ahead if spec.lag_bound is None else spec.lag_bound
             sizes_fit = spec.batch_min % spec.group_size == 0 and spec.batch_max % spec.group_size == 0
             if (
                 not sizes_fit
                 or not 0 < spec.batch_min <= spec.batch_max
                 or (spec.lag_bound == 0 and spec.batch_min < spec.batch_max)
+                or (spec.ahead is not None and most is not None and not 0 <= spec.ahead <= most)
             ):
                 raise UsageError(f"The settings of run {spec.name!r} contradict each other")
             r = Run(len(self._runs) + 1, spec, {s: list(t) for s, t in tasks.items()})
@@ -176,10 +178,12 @@ class MemoryStore(MemoryTrainer, MemoryGrading):
         if not 0 <= engine_version < len(r.versions):
             raise UnknownVersion(f"the engine reports version {engine_version}, which run {r.spec.name!r} does not know")
         spec, outstanding = r.spec, r.outstanding()
-        if spec.lag_bound is None:
+        ahead = spec.lag_bound if spec.ahead is None else spec.ahead
+        if ahead is None:
             by_lag = spec.max_running - len(r.at(Place.LIVE))
         else:
-            by_lag = (spec.lag_bound + 1) * spec.batch_max - outstanding - spec.batch_max * r.lag_of(engine_version)
+            batch = spec.batch_min if spec.ahead is None else spec.batch_max
+            by_lag = (ahead + 1) * batch - outstanding - batch * r.lag_of(engine_version)
         if spec.target_steps is None:
             return by_lag, _NO_END
         return by_lag, (spec.target_steps - r.head.step) * spec.batch_max - outstanding

@@ -103,8 +103,9 @@ class MemoryTrainer(MemoryRows):
             r.owner = None
 
     def claim(
-        self, run: int, fence: int, *, n_min: int, n_max: int, lease_s: float, environments: Sequence[str] | None = None
-    ) -> Claim:
+        self, run: int, fence: int, *, n_min: int, n_max: int, lease_s: float, environments: Sequence[str] | None = None,
+        held: int = 0,
+    ) -> Claim:  # fmt: skip
         with self._lock:
             r = self._trainer(run, fence)
             self._reap(r)
@@ -116,7 +117,7 @@ class MemoryTrainer(MemoryRows):
             waiting = None
             if len(taken) * r.spec.group_size < n_min:
                 other = examined - sum(len(i.episodes) for i in wanted)
-                more = len(taken) < min(len(usable), n_max) or self._more_can_arise(r, admissible, other)
+                more = len(taken) < min(len(usable), n_max) or self._more_can_arise(r, admissible, other + held)
                 waiting = "rollouts" if more else "nothing"
                 taken = [] if waiting == "rollouts" else taken
             token = next(self._numbers)

@@ -45,11 +45,13 @@ class PostgresTrainer(PostgresRuns, PostgresReading):
         self.rows("select agentrl.release_trainer_v1(%s, %s)", (run, fence))
 
     def claim(
-        self, run: int, fence: int, *, n_min: int, n_max: int, lease_s: float, environments: Sequence[str] | None = None
-    ) -> Claim:
+        self, run: int, fence: int, *, n_min: int, n_max: int, lease_s: float, environments: Sequence[str] | None = None,
+        held: int = 0,
+    ) -> Claim:  # fmt: skip
         wanted = None if environments is None else list(environments)
         (found,) = self.row(
-            "select agentrl.claim_v3(%s, %s, %s, %s, %s, %s::text[])", (run, fence, n_min, n_max, float(lease_s), wanted)
+            "select agentrl.claim_v3(%s, %s, %s, %s, %s, %s::text[], %s)",
+            (run, fence, n_min, n_max, float(lease_s), wanted, held),
         )
         listed = found["items"]
         read: dict[UUID, StoredTrajectory] = {}

@@ -35,6 +35,7 @@ from agentrl.trainer.credit import left_out
 from agentrl.trainer.gate import check_batch
 from agentrl.trainer.lags import TokenLags
 from agentrl.trainer.publish import Publisher
+from agentrl.trainer.rounds import check_pinned, round_metrics
 from agentrl.trainer.team import Team
 from agentrl.trainer.update import UpdateResult
 from agentrl.types import DropReason, PolicyVersion, StoredTrajectory
@@ -103,7 +104,7 @@ class TrainerLoop:
             if self._saving is not None and self._saving[0].written:
                 self._commit_checkpoint()
             claim = self.store.claim(
-                self.run.id, self.start.fence, n_min=trainer.batch, n_max=trainer.batch, lease_s=trainer.lease_s
+                self.run.id, self.start.fence, n_min=self.config.pace.batch_min, n_max=trainer.batch, lease_s=trainer.lease_s
             )
             if claim.items:
                 self._examined += claim.examined
@@ -139,12 +140,12 @@ class TrainerLoop:
             self._gate_passed = gap is not None
             if gap is not None:
                 self.console.say(f"gate passed: tokens replayed, log-probs equal the engine's (largest difference {gap:.1e})")
+        lags = self._token_lags(claim, batch)
+        check_pinned(batch, lags, self.config.pace, self.version)
         leases = [(item.item, item.token) for item in claim.items]
         self.store.renew_leases(self.run.id, self.start.fence, leases, trainer.lease_s)
         self.in_update, self.leases = True, leases
-        result = self.team.train(
-            batch, algorithm, self._learning_rate(), algorithm.updates_policy(self._step), self._token_lags(claim, batch)
-        )
+        result = self.team.train(batch, algorithm, self._learning_rate(), algorithm.updates_policy(self._step), lags)
         trained_s = time.monotonic() - began
         metrics = self._metrics(claim, dropped, result, waited, trained_s)
         committed = self.store.commit_step(
@@ -263,6 +264,7 @@ class TrainerLoop:
             "turns_mean": _mean([t.n_turns for t in trajectories]),
             "lag_mean": _mean(lags),
             "lag_max": max(lags),
+            **round_metrics(claim, self.config.pace),
             "uniform_groups": sum(d[2] is DropReason.ZERO_VARIANCE for d in dropped) / len(claim.items),
             "hit_rate": self._admissible / max(1, self._examined),
             "wall_s": round(wall, 4),

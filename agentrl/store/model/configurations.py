@@ -42,6 +42,9 @@ HOLDING = (
     Configuration("lag-1-4-slots", Rules(lag_bound=1, workers=1, slots=4)),
     Configuration("batch-2", Rules(faults=1, batch=2, workers=1, slots=4)),
     Configuration("batch-2-2-workers", Rules(faults=1, batch=2, slots=4), quick=False),
+    Configuration("batch-1-to-2", Rules(faults=1, lag_bound=1, batch_min=1, batch=2, workers=1, slots=3)),
+    Configuration("drop-last", Rules(lag_bound=1, ahead=0, batch_min=1, batch=2, slots=4)),
+    Configuration("drop-last-fault", Rules(faults=1, lag_bound=1, ahead=0, batch_min=1, batch=2, slots=3), quick=False),
     Configuration("group", Rules(faults=1, group=2, batch=2)),
     Configuration("group-4-slots", Rules(faults=1, group=2, batch=2, slots=4), quick=False),
     Configuration("group-2-faults", Rules(faults=2, group=2, batch=2), quick=False),
@@ -65,6 +68,11 @@ HOLDING = (
 READINGS = (
     Configuration("admission-before", Rules(admission="before"), Invariant.ADMISSION),
     Configuration("admission-unlocked", Rules(slots=3, open_lock=False), Invariant.ADMISSION),
+    Configuration(
+        "admission-by-largest-batch",
+        Rules(lag_bound=1, batch_min=1, batch=2, workers=1, slots=3, admission_batch="max"),
+        Invariant.NO_WASTE,
+    ),
     Configuration("capacity-at-commit", Rules(count_unpublished=False), Invariant.NO_WASTE),
     Configuration(
         "capacity-at-commit-lag-1", Rules(lag_bound=1, workers=1, slots=4, count_unpublished=False), Invariant.NO_WASTE

@@ -47,4 +47,4 @@ def broken_in(state: State, rules: Rules) -> Invariant | None:
 def finished(state: State, rules: Rules) -> bool:
     """The data set is used up: nothing is left that could still make a batch."""
     places = [slot.place for slot in state.slots]
-    return all(p in ("consumed", "dropped", "marked", "ready") for p in places) and places.count("ready") < rules.batch
+    return all(p in ("consumed", "dropped", "marked", "ready") for p in places) and places.count("ready") < rules.enough

@@ -118,7 +118,7 @@ def _served(state: State, rules: Rules, w: int) -> tuple[int, str] | None:
     """The slot that an open of worker ``w`` gets: an expired row, a retry or missing seat, or a new task, if there is room."""
     free = rules.capacity - outstanding(state.slots)
     if rules.count_unpublished:
-        free -= rules.batch * true_lag(state.ledger, state.workers[w].engine.weights)
+        free -= rules.admitted * true_lag(state.ledger, state.workers[w].engine.weights)
 
     def room(n: int) -> bool:
         return free >= (n if rules.admission == "after" else 0)

@@ -17,7 +17,11 @@ class Rules:
     # sizes ------------------------------------------------------------------------------------------------------------
     lag_bound: int = 0
     batch: int = 1
-    """Trajectories of a step; a multiple of ``group``."""
+    """Most trajectories of a step; a multiple of ``group``."""
+    batch_min: int | None = None
+    """Fewest trajectories of a step. None: as many as ``batch``."""
+    ahead: int | None = None
+    """Batches that may be outstanding beside the one in hand. None: as many as ``lag_bound``."""
     group: int = 1
     slots: int = 2
     """Group seats of the whole data set, in the order of the task cursor."""
@@ -42,6 +46,8 @@ class Rules:
     # admission --------------------------------------------------------------------------------------------------------
     admission: Literal["after", "before"] = "after"
     """The sum that must stay within the bound includes what is about to open; ``before``: it is tested as it was."""
+    admission_batch: Literal["min", "max"] = "min"
+    """Without ``ahead``, the bound counts smallest batches, which is what an update surely takes; ``max``: largest ones."""
     count_unpublished: bool = True
     """Committed steps that the asking engine has not loaded use capacity; False: a commit frees it at once."""
     open_lock: bool = True
@@ -96,4 +102,14 @@ class Rules:
     @property
     def capacity(self) -> int:
         """How many trajectories may be outstanding when something opens."""
-        return (self.lag_bound + 1) * self.batch
+        return ((self.lag_bound if self.ahead is None else self.ahead) + 1) * self.admitted
+
+    @property
+    def admitted(self) -> int:
+        """The batch that admission counts in."""
+        return self.enough if self.ahead is None and self.admission_batch == "min" else self.batch
+
+    @property
+    def enough(self) -> int:
+        """How many trajectories a step starts from."""
+        return self.batch if self.batch_min is None else self.batch_min

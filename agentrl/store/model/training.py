@@ -74,7 +74,7 @@ def _claims(state: State, rules: Rules, t: int) -> Iterator[Move]:
     yield from reap_moves(state, rules, f"T{t}")
     ready = [(slot.oldest, i) for i, slot in enumerate(state.slots) if slot.place == "ready"]
     usable = sorted((oldest, i) for oldest, i in ready if in_range(rules, state.ledger, oldest))
-    if len(usable) < rules.batch:
+    if len(usable) < rules.enough:
         return
     taken = tuple(sorted(i for _, i in usable[: rules.batch]))
     draft = Draft(state)

@@ -49,7 +49,7 @@ def test_oldest_first__then_arrival(world: World) -> None:
 
 @pytest.mark.parametrize("bound", [1, 3])
 def test_stale_boundary__lag_at_the_limit_is_accepted(world: World, bound: int) -> None:
-    bench = world.bench(lag_bound=bound, batch_min=1, batch_max=4, n_tasks=20)
+    bench = world.bench(lag_bound=bound, batch_min=4, batch_max=4, n_tasks=20)
     kept, lost, *others = bench.open()
     root = bench.version
     for _ in range(bound):
@@ -117,6 +117,25 @@ def test_pending_retry__work_can_still_arise(world: World) -> None:
     (again,) = bench.open()
     bench.finish(again)
     assert len(bench.claim().items) == 2
+
+
+def test_claim_in_parts__what_is_held_is_not_waited_for(world: World) -> None:
+    """A step may lease its batch in several claims; at the end of the data it must hear that no more will come."""
+    bench = world.bench(lag_bound=0, batch_min=4, batch_max=4)
+    first, second, third, lost = bench.open()
+    bench.finish(first)
+    bench.finish(second)
+    held = bench.claim(2, 4)
+    assert (len(held.items), held.waiting) == (2, None)
+    bench.store.set_run_status(bench.run, "interrupted")
+    ask = {"n_min": 2, "n_max": 2, "lease_s": 60.0}
+    assert bench.store.claim(bench.run, bench.fence, **ask, held=2).waiting == "rollouts"
+    bench.finish(third)
+    world.store.complete(lost, FAILED)
+    last = bench.store.claim(bench.run, bench.fence, **ask, held=2)
+    assert (len(last.items), last.waiting) == (1, "nothing")
+    bench.commit([*held.items, *last.items])
+    bench.check()
 
 
 def test_liveness(world: World) -> None:

@@ -106,6 +106,7 @@ class Simulation:
     groups=st.integers(1, 3),
     group_size=st.sampled_from([1, 1, 2, 4]),
     smaller=st.booleans(),
+    rounds=st.booleans(),
     n_workers=st.integers(1, 4),
     slots=st.integers(1, 9),
     refresh_every=st.integers(1, 4),
@@ -114,7 +115,7 @@ class Simulation:
     seed=st.integers(0, 2**32),
 )
 def test_no_dead_lock__every_batch_is_reached(
-    lag: int | None, groups: int, group_size: int, smaller: bool, n_workers: int, slots: int, refresh_every: int,
+    lag: int | None, groups: int, group_size: int, smaller: bool, rounds: bool, n_workers: int, slots: int, refresh_every: int,
     failures: float, deaths: float, seed: int,
 ) -> None:  # fmt: skip
     batch = groups * group_size
@@ -124,6 +125,7 @@ def test_no_dead_lock__every_batch_is_reached(
         lag_bound=lag,
         batch_min=group_size if smaller and lag != 0 else batch,
         batch_max=batch,
+        ahead=0 if rounds else None,
         group_size=group_size,
         target_steps=STEPS,
         max_attempts=3,
@@ -132,7 +134,7 @@ def test_no_dead_lock__every_batch_is_reached(
     )
     simulation = Simulation(
         world, bench, random.Random(seed), [Worker(f"w{i}", bench.version) for i in range(n_workers)], slots,
-        refresh_every if lag is None else min(refresh_every, lag + 1), failures, deaths,
+        1 if rounds else refresh_every if lag is None else min(refresh_every, lag + 1), failures, deaths,
     )  # fmt: skip
     idle = created = 0
     for _ in range(MOST_ROUNDS):

@@ -53,6 +53,18 @@ def trained(bench: Bench) -> list[uuid.UUID]:
 
 
 # admission ------------------------------------------------------------------------------------------------------------
+def test_admission_by_largest_batch(world: World) -> None:
+    bench = strict(world, lag_bound=1, batch_max=2)
+    for _ in range(3):
+        episodes = bench.open()
+        assert len(episodes) + bench.place(Place.READY) == 2  # what two updates surely take
+        for episode in episodes:
+            bench.finish(episode)
+        bench.commit(bench.claim(1, 1).items)
+        bench.publish()
+    assert bench.place(Place.DROPPED) == 0
+
+
 def test_admission_before(world: World) -> None:
     bench = strict(world)
     assert len(bench.open(1, worker="W0")) == 1

@@ -30,6 +30,31 @@ def test_open_admission_bound__never_exceeded(world: World, bound: int) -> None:
     bench.check()
 
 
+def test_open_ahead_of_the_round__is_a_setting_of_its_own(world: World) -> None:
+    """With a lag bound of 1 and nothing ahead, a round is one batch; what an update leaves behind counts in the next one."""
+    bench = world.bench(lag_bound=1, batch_min=3, batch_max=4, ahead=0, n_tasks=20)
+    late, *others = bench.open(64)
+    assert len(others) == 3
+    for episode in others:
+        bench.finish(episode)
+    claim = bench.claim()
+    assert len(claim.items) == 3
+    assert bench.ask(64).refusal == "no_capacity"
+    bench.commit(claim.items)
+    assert bench.ask(64).refusal == "no_capacity"  # its engine is a batch behind
+    old, new = bench.version, bench.publish()
+    assert len(bench.open(64, engine=new)) == 3
+    bench.finish(late, version=old)
+    assert [item.lag for item in bench.claim(1, 1).items] == [1]
+    bench.check()
+
+
+@pytest.mark.parametrize(("batch_min", "opens"), [(2, 6), (4, 12)])
+def test_open_with_smaller_batches__only_what_updates_surely_take(world: World, batch_min: int, opens: int) -> None:
+    bench = world.bench(lag_bound=2, batch_min=batch_min, batch_max=4, n_tasks=50)
+    assert len(bench.open(64)) == opens
+
+
 def test_open_capacity_after_resume__same_as_fresh(world: World) -> None:
     bench = world.bench(lag_bound=2, batch_min=4, batch_max=4, n_tasks=50)
     bench.train(3)

@@ -32,7 +32,7 @@ def test_run_name_taken__refused(world: World) -> None:
 
 def test_run_settings_that_contradict__refused(world: World) -> None:
     bench = world.bench(started=False)
-    for wrong in ({"batch_min": 1, "lag_bound": 0}, {"group_size": 3}, {"batch_min": 5}):
+    for wrong in ({"batch_min": 1, "lag_bound": 0}, {"group_size": 3}, {"batch_min": 5}, {"ahead": 2, "lag_bound": 1}):
         with pytest.raises(UsageError, match="contradict"):
             world.store.create_run(replace(bench.spec, name=str(uuid.uuid4()), **wrong), {})
 

@@ -25,6 +25,12 @@ def test_settings_of_claims_and_ages__reach_the_row(tmp_path: Path) -> None:
     spec = create_run(plan(tmp_path, *settings), MemoryStore()).spec
     assert (spec.max_age_s, spec.group_deadline_s, spec.lease_s) == (900, 300, 12)
     assert (spec.long_tokens, spec.long_share, spec.long_wait_s) == (100, 0.25, 7)
+    assert (spec.batch_min, spec.batch_max) == (64, 64)
+
+
+def test_fewest_and_most_of_a_batch__reach_the_row(tmp_path: Path) -> None:
+    spec = create_run(plan(tmp_path, "trainer.batch_min=16"), MemoryStore()).spec
+    assert (spec.batch_min, spec.batch_max) == (16, 64)
 
 
 CAREFUL = """

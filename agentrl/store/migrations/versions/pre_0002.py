@@ -27,7 +27,9 @@ alter table agentrl.run add column group_deadline interval, add column long_toke
   add column long_share double precision not null default 0 check (long_share >= 0 and long_share < 1),
   add column long_wait interval not null default interval '30 seconds',
   add column resume_partial boolean not null default false,
-  add column origins text[] not null default '{simulated,recorded}';
+  add column origins text[] not null default '{simulated,recorded}',
+  add column ahead bigint check (ahead >= 0),
+  add check (ahead <= lag_bound);
 alter table agentrl.engine_version add column load_s double precision check (load_s >= 0);
 alter table agentrl.live add column parked_at timestamptz;
 alter table agentrl.segment add column compacted json;

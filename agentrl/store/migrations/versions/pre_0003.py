@@ -26,6 +26,16 @@ alter table agentrl.event add constraint event_is_a_legal_move check (coalesce(f
 """
 
 
+_AHEAD = """
+do $$ begin
+  if not exists (select 1 from information_schema.columns
+                 where table_schema = 'agentrl' and table_name = 'run' and column_name = 'ahead') then
+    alter table agentrl.run add column ahead bigint check (ahead >= 0), add check (ahead <= lag_bound);
+  end if;
+end $$;
+"""
+
+
 def upgrade() -> None:
     """Add an index, no longer ask for a hash of each turn; replace the code, keeping what the releases before call."""
     op.execute("alter table agentrl.segment alter body_hash drop not null")
@@ -39,6 +49,7 @@ def upgrade() -> None:
         " add column if not exists payload json"
     )
     op.execute("create index on agentrl.trajectory (root) where root is not null")
+    op.execute(_AHEAD)
     op.execute("alter table agentrl.live add column if not exists parked_at timestamptz")
     op.execute("alter table agentrl.engine_version add column if not exists load_s double precision check (load_s >= 0)")
     op.execute("alter table agentrl.event drop constraint event_is_a_legal_move")

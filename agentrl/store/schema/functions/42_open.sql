@@ -96,23 +96,26 @@ begin
   return agentrl.serve_seats_v1(r, grp_, n_, start_version_, worker_, lineage);
 end $$;
 
--- How many more training episodes may open: by lag, and by the target. Counts what the asking engine's weights are behind.
+-- How many more training episodes may open: by lag, or by the batches that may be under way, and by the target. Counts what the
+-- asking engine's weights are behind, and by lag in smallest batches: no update takes fewer.
 create or replace function agentrl.room_v1(r agentrl.run, engine_version_ bigint, out by_lag bigint, out by_target bigint)
 language plpgsql as $$
 declare
   h record;
   engine_update bigint;
   outstanding bigint := agentrl.outstanding_v1(r.id);
+  ahead_ constant bigint := coalesce(r.ahead, r.lag_bound);
+  batch constant bigint := case when r.ahead is null then r.batch_min else r.batch_max end;
 begin
   select * into h from agentrl.head_v1(r.id);
   select effective_update into engine_update from agentrl.policy_version where run = r.id and version = engine_version_;
   if not found then
     perform agentrl.fail_v1('AR005', format('the engine reports version %s, which run "%s" does not know', engine_version_, r.name));
   end if;
-  if r.lag_bound is null then
+  if ahead_ is null then
     by_lag := r.max_running - (select count(*) from agentrl.live where run = r.id and purpose = 'train');
   else
-    by_lag := (r.lag_bound + 1) * r.batch_max - outstanding - r.batch_max * (h.updates - engine_update);
+    by_lag := (ahead_ + 1) * batch - outstanding - batch * (h.updates - engine_update);
   end if;
   by_target := (r.target_steps - h.step) * r.batch_max - outstanding;
 end $$;

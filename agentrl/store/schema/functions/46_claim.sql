@@ -1,7 +1,7 @@
 -- Claiming items for a step, and renewing them before the optimizer step.
 
--- Whether anything could still become ready for this claim, apart from what is ready in range already (in_range_) and what is
--- ready but of an environment that was not asked for (other_).
+-- Whether anything could still become ready for this claim, apart from what is ready in range already (in_range_) and what can't
+-- become so (other_): ready but of an environment that was not asked for, or held by who asks.
 create or replace function agentrl.more_can_arise_v2(r agentrl.run, in_range_ bigint, other_ bigint, step_ bigint) returns boolean
 language plpgsql as $$
 declare
@@ -65,9 +65,9 @@ begin
 end $$;
 
 -- Leases whole items of the given environments (NULL: of all): at least n_min trajectories, or what is left when no more can
--- arise, or none. The queue is read once, for the counts that are given back.
+-- arise, or none. held_: trajectories that the same step leased before. The queue is read once, for the counts.
 create or replace function agentrl.claim_v3(
-  run_ bigint, fence_ bigint, n_min bigint, n_max bigint, lease_s double precision, environments_ text[])
+  run_ bigint, fence_ bigint, n_min bigint, n_max bigint, lease_s double precision, environments_ text[], held_ bigint)
 returns jsonb language plpgsql as $$
 declare
   r agentrl.run := agentrl.hold_trainer_v1(run_, fence_);
@@ -92,7 +92,7 @@ begin
     if environments_ is not null then
       select coalesce(sum(n_traj), 0) into other from agentrl.candidates_v1(r, h.updates, environments_) where not wanted;
     end if;
-    waiting := case when agentrl.more_can_arise_v2(r, enough, other, h.step) then 'rollouts' else 'nothing' end;
+    waiting := case when agentrl.more_can_arise_v2(r, enough, other + held_, h.step) then 'rollouts' else 'nothing' end;
   end if;
   if waiting is distinct from 'rollouts' then
     items := agentrl.pick_v1(r, h.updates, n_max / r.group_size, environments_);

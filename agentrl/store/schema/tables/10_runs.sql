@@ -13,8 +13,8 @@ create table agentrl.run (
   config_hash text not null,                                -- Hash of the resolved configuration.
   seed bigint not null,                                     -- Seed from which the episode seeds derive.
   lag_bound bigint check (lag_bound >= 0),                  -- Largest lag in policy updates of a trained token; NULL means unbounded.
-  batch_min bigint not null check (batch_min > 0),          -- Fewest trajectories in a step.
-  batch_max bigint not null check (batch_max >= batch_min), -- Most trajectories in a step; the batch of the admission rule.
+  batch_min bigint not null check (batch_min > 0),          -- Fewest trajectories in a step; admission by lag counts in them.
+  batch_max bigint not null check (batch_max >= batch_min), -- Most trajectories in a step.
   group_size bigint not null check (group_size > 0),        -- Trajectories per group; 1 means no groups.
   target_steps bigint check (target_steps > 0),             -- Step after which nothing opens any more; NULL means no end.
   max_running bigint not null check (max_running > 0),      -- Most live training episodes when the lag is unbounded.
@@ -35,8 +35,10 @@ create table agentrl.run (
   long_wait interval not null default interval '30 seconds', -- Longest that a claim waits for long items before it fills their places.
   resume_partial boolean not null default false,            -- Whether an episode that lost its worker is continued from its last turn.
   origins text[] not null default '{simulated,recorded}',   -- Origins whose trajectories it opens and takes for training.
+  ahead bigint check (ahead >= 0),                          -- Largest batches under way beside the one in hand; NULL means as many smallest ones as the lag bound.
   check (batch_min % group_size = 0 and batch_max % group_size = 0),
-  check (lag_bound is distinct from 0 or batch_min = batch_max)
+  check (lag_bound is distinct from 0 or batch_min = batch_max),
+  check (ahead <= lag_bound)
 );
 
 -- When a run was last reaped; apart from the run row so that reaping never waits for its lock.
