@@ -214,6 +214,8 @@ class TrainerSettings(Section):
     """Longest wait for long trajectories before short ones take their places."""
     checkpoint_every: int | None = Field(None, ge=1, le=MOST)
     """Steps between checkpoints; None: chosen after the first one, so that saving takes less than 5 % of the run."""
+    weights_gb: float = Field(50.0, ge=0, le=1e6)
+    """Room for weight files of past versions, in GB (1e9 bytes): beyond it the oldest go, but none that may still be loaded."""
     lease_s: float = Field(60.0, gt=0, le=86_400)
     origins: tuple[Origin, ...] = Field((Origin.SIMULATED, Origin.RECORDED), min_length=1)
     """What is trained on: simulated, recorded, live. Live traffic only where it is named here."""

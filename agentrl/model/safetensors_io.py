@@ -15,12 +15,13 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 
 from agentrl.errors import WeightsCorrupt
+from agentrl.monitor.stopwatch import Stopwatch
 
 Shapes = dict[str, tuple[int, ...]]
 
 
-def write_tensors(tensors: Iterable[tuple[str, torch.Tensor]], path: Path) -> str:
-    """Write a new file and return its checksum, ``sha256:<hex>``.
+def write_tensors(tensors: Iterable[tuple[str, torch.Tensor]], path: Path, watch: Stopwatch | None = None) -> str:
+    """Write a new file and return its checksum, ``sha256:<hex>``. ``watch`` gets the seconds of "write" and "checksum".
 
     The file appears under its name only when all its bytes are on disk. `FileExistsError` when the name is taken.
     """
@@ -29,19 +30,22 @@ def write_tensors(tensors: Iterable[tuple[str, torch.Tensor]], path: Path) -> st
         if name in named:
             raise ValueError(f"{path}: the tensor {name} was given twice")
         named[name] = tensor.detach().cpu().contiguous()
-    data = save(named, metadata={"format": "pt"})
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.{uuid4().hex}.part")
-    try:
-        with part.open("xb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.link(part, path)  # unlike rename, link fails when the name exists
-    finally:
-        part.unlink(missing_ok=True)
-    _sync_folder(path.parent)
-    return _checksum_of(data)
+    watch = watch or Stopwatch()
+    with watch.phase("write"):
+        data = save(named, metadata={"format": "pt"})
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part = path.with_name(f".{path.name}.{uuid4().hex}.part")
+        try:
+            with part.open("xb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            os.link(part, path)  # unlike rename, link fails when the name exists
+        finally:
+            part.unlink(missing_ok=True)
+        _sync_folder(path.parent)
+    with watch.phase("checksum"):
+        return _checksum_of(data)
 
 
 def read_tensors(path: Path) -> Iterator[tuple[str, torch.Tensor]]:

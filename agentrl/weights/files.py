@@ -11,6 +11,7 @@ import torch
 from agentrl.errors import WeightsCorrupt
 from agentrl.model.model_dir import WEIGHTS
 from agentrl.model.safetensors_io import checksum, write_tensors
+from agentrl.monitor.stopwatch import Stopwatch
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,13 +23,13 @@ class WeightsFile:
     n_bytes: int
 
 
-def export_weights(tensors: Iterable[tuple[str, torch.Tensor]], folder: Path) -> WeightsFile:
-    """Write ``folder/model.safetensors`` from (HF name, tensor) pairs.
+def export_weights(tensors: Iterable[tuple[str, torch.Tensor]], folder: Path, watch: Stopwatch | None = None) -> WeightsFile:
+    """Write ``folder/model.safetensors`` from (HF name, tensor) pairs. ``watch`` gets the seconds of "write" and "checksum".
 
     `FileExistsError` when it is there already: name the folder by branch, fence and version, so that it never is.
     """
     path = Path(folder).resolve() / WEIGHTS
-    digest = write_tensors(tensors, path)
+    digest = write_tensors(tensors, path, watch)
     return WeightsFile(str(path), digest, path.stat().st_size)
 
 
