@@ -26,6 +26,7 @@ _TITLES = {
     "functions/21_decode.sql": "Decoding",
     "functions/60_views.sql": "Views over all places",
     "functions/61_people.sql": "Views for debugging",
+    "functions/62_weights.sql": "Views of weights",
 }
 _INTRODUCTION = """# Schema
 

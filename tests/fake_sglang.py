@@ -34,7 +34,10 @@ class _Running:
 
 
 class FakeSGLang(httpx2.AsyncBaseTransport):
-    """``faults[path]`` are used up one a request. ``script(ids, n)`` gives the next token, between 0 and 249 by default."""
+    """``faults[path]`` are used up one a request. ``script(ids, n)`` gives the next token, between 0 and 249 by default.
+
+    ``sent``: the names of the tensors of each change of weights.
+    """
 
     def __init__(self, model_dir: Path, *, token_s: float = 0.0) -> None:
         self.token_s = token_s
@@ -45,6 +48,7 @@ class FakeSGLang(httpx2.AsyncBaseTransport):
         self.version = "0.5.23"
         self.architecture = "LlamaForCausalLM"
         self.cached: set[tuple[int, ...]] = set()
+        self.sent: list[list[str]] = []
         self.lives = 0
         self.start()
 
@@ -52,6 +56,7 @@ class FakeSGLang(httpx2.AsyncBaseTransport):
         """Like a process that starts: base weights, nothing running."""
         self.alive, self.paused, self.name = True, False, "default"
         self.sums: dict[str, str] = {}
+        self.tensors: dict[str, torch.Tensor] = {}
         self.running: dict[str, _Running] = {}
         self.lives += 1
         self.cached.clear()
@@ -168,7 +173,9 @@ class FakeSGLang(httpx2.AsyncBaseTransport):
 
     def _take(self, tensors: dict[str, torch.Tensor], body: dict[str, Any]) -> dict[str, Any]:
         assert self.paused, "weights change only while nothing is generated"
-        self.sums = expected_sums(self.config, tensors, torch.float32)
+        self.sent.append(list(tensors))
+        self.tensors |= tensors
+        self.sums = expected_sums(self.config, self.tensors, torch.float32)
         self.name = body["weight_version"]
         if body["flush_cache"]:
             self.cached.clear()

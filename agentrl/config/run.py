@@ -226,6 +226,8 @@ class TrainerSettings(Section):
     """Steps between checkpoints; None: chosen after the first one, so that saving takes less than 5 % of the run."""
     max_shard_gb: float = Field(5.0, gt=0)
     """Largest safetensors file of published weights, in 10^9 bytes; a larger model is split, with an index."""
+    weights_gb: float = Field(50.0, ge=0, le=1e6)
+    """Room for weight files of past versions, in GB (1e9 bytes): beyond it the oldest go, but none that may still be loaded."""
     lease_s: float = Field(60.0, gt=0, le=86_400)
     origins: tuple[Origin, ...] = Field((Origin.SIMULATED, Origin.RECORDED), min_length=1)
     """What is trained on: simulated, recorded, live. Live traffic only where it is named here."""

@@ -16,6 +16,7 @@ from typing import Protocol
 
 import numpy as np
 
+from agentrl.store.loads import EngineLoad
 from agentrl.types import FinishReason, PolicyVersion, Sampling
 
 
@@ -78,6 +79,10 @@ class Engine(Protocol):
 
     def release(self, session: str) -> None:
         """The session is over: its cache may go."""
+        ...
+
+    def take_loads(self) -> list[EngineLoad]:
+        """Attempts to load weights since the last call, those of its servers included."""
         ...
 
     def metrics(self) -> Mapping[str, float]:

@@ -21,6 +21,7 @@ import numpy as np
 import torch
 
 from agentrl.engine.contract import EngineInfo, GenerateRequest, Generation
+from agentrl.engine.load_log import LoadLog
 from agentrl.engine.sampling import check_sampling, draw, uniforms
 from agentrl.engine.slots import Slots
 from agentrl.engine.traffic import Traffic
@@ -29,6 +30,8 @@ from agentrl.errors import EngineError, WeightsCorrupt
 from agentrl.model.config import ModelConfig
 from agentrl.model.safetensors_io import require_shapes
 from agentrl.model.weight_files import model_tensors, verified
+from agentrl.monitor.stopwatch import Stopwatch
+from agentrl.store.loads import EngineLoad
 from agentrl.types import FinishReason, PolicyVersion
 
 NO_VERSION = -1
@@ -69,6 +72,7 @@ class LocalEngine:
         self._loading = asyncio.Lock()
         self._closed = False
         self._traffic = Traffic()
+        self._loads = LoadLog()
 
     @property
     def version(self) -> int:
@@ -81,10 +85,20 @@ class LocalEngine:
         `WeightsCorrupt` when the checksum, a name, a shape or a number is not as it should be; the old weights stay.
         """
         async with self._loading:
-            decoder = await asyncio.to_thread(self._read_weights, version)
+            watch, path = Stopwatch(), Path(version.uri)
+            try:
+                decoder, n_bytes = await asyncio.to_thread(self._read_weights, version, path, watch)
+            except WeightsCorrupt as error:
+                self._loads.add(EngineLoad("", version.version, phases=watch.seconds, error=str(error)))
+                raise
             self._decoder = decoder
             self._version = version.version
             self._slots.invalidate()
+            self._loads.add(EngineLoad("", version.version, phases=watch.seconds, bytes=n_bytes))
+
+    def take_loads(self) -> list[EngineLoad]:
+        """See `LoadLog`."""
+        return self._loads.take()
 
     async def generate(self, request: GenerateRequest) -> Generation:
         job = self._accept(request)
@@ -277,13 +291,19 @@ class LocalEngine:
         self._slots.rest(session, job.slot)
         return job.slot
 
-    def _read_weights(self, version: PolicyVersion) -> Decoder:
-        tensors = dict(model_tensors(verified(Path(version.uri), version.checksum), self._config))
-        require_shapes({name: tuple(t.shape) for name, t in tensors.items()}, self._config.tensor_shapes(), version.uri)
-        broken = [name for name, tensor in tensors.items() if not torch.isfinite(tensor).all()]
+    def _read_weights(self, version: PolicyVersion, path: Path, watch: Stopwatch) -> tuple[Decoder, int]:
+        """And the bytes that were read."""
+        with watch.phase("checksum"):
+            files = verified(path, version.checksum)
+        with watch.phase("read"):
+            tensors = dict(model_tensors(files, self._config))
+        with watch.phase("check"):
+            require_shapes({name: tuple(t.shape) for name, t in tensors.items()}, self._config.tensor_shapes(), str(path))
+            broken = [name for name, tensor in tensors.items() if not torch.isfinite(tensor).all()]
         if broken:
-            raise WeightsCorrupt(f"version {version.version}: {version.uri}: not finite: {', '.join(broken[:5])}")
-        return Decoder(self._config, tensors, self.info.max_context)
+            raise WeightsCorrupt(f"version {version.version}: {path}: not finite: {', '.join(broken[:5])}")
+        with watch.phase("build"):
+            return Decoder(self._config, tensors, self.info.max_context), sum(t.nbytes for t in tensors.values())
 
 
 class _Job:

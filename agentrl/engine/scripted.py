@@ -14,9 +14,11 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from agentrl.engine.contract import EngineInfo, GenerateRequest, Generation
+from agentrl.engine.load_log import LoadLog
 from agentrl.engine.sampling import check_sampling
 from agentrl.engine.traffic import Traffic
 from agentrl.errors import EngineError, UsageError
+from agentrl.store.loads import EngineLoad
 from agentrl.types import FinishReason, PolicyVersion
 
 LOGPROB = -0.5
@@ -43,6 +45,7 @@ class ScriptedEngine:
         self._turns: dict[str, _Turn] = {}
         self._closed = False
         self._traffic = Traffic()
+        self._loads = LoadLog()
 
     @property
     def version(self) -> int:
@@ -52,6 +55,11 @@ class ScriptedEngine:
     async def load(self, version: PolicyVersion) -> None:
         """Take the name of the version; there are no weights to read."""
         self._version = version.version
+        self._loads.add(EngineLoad("", version.version))
+
+    def take_loads(self) -> list[EngineLoad]:
+        """See `LoadLog`."""
+        return self._loads.take()
 
     async def generate(self, request: GenerateRequest) -> Generation:
         check_sampling(request.sampling)

@@ -15,12 +15,13 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 
 from agentrl.errors import WeightsCorrupt
+from agentrl.monitor.stopwatch import Stopwatch
 
 Shapes = dict[str, tuple[int, ...]]
 
 
-def write_tensors(tensors: Iterable[tuple[str, torch.Tensor]], path: Path) -> str:
-    """Write a new file and return its checksum, ``sha256:<hex>``.
+def write_tensors(tensors: Iterable[tuple[str, torch.Tensor]], path: Path, watch: Stopwatch | None = None) -> str:
+    """Write a new file and return its checksum, ``sha256:<hex>``. ``watch`` gets the seconds of "write" and "checksum".
 
     The file appears under its name only when all its bytes are on disk. `FileExistsError` when the name is taken.
     """
@@ -29,9 +30,12 @@ def write_tensors(tensors: Iterable[tuple[str, torch.Tensor]], path: Path) -> st
         if name in named:
             raise ValueError(f"{path}: the tensor {name} was given twice")
         named[name] = tensor.detach().cpu().contiguous()
-    data = save(named, metadata={"format": "pt"})
-    write_new(path, data)
-    return _checksum_of(data)
+    watch = watch or Stopwatch()
+    with watch.phase("write"):
+        data = save(named, metadata={"format": "pt"})
+        write_new(path, data)
+    with watch.phase("checksum"):
+        return _checksum_of(data)
 
 
 def write_new(path: Path, data: bytes) -> None:

@@ -18,6 +18,7 @@ import torch
 from agentrl.errors import UsageError, WeightsCorrupt
 from agentrl.model.config import ModelConfig
 from agentrl.model.safetensors_io import checksum, read_tensors, sync_folder, write_new, write_tensors
+from agentrl.monitor.stopwatch import Stopwatch
 
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -26,12 +27,16 @@ MAX_SHARD_BYTES = 5_000_000_000
 
 
 def write_weights(
-    tensors: Iterable[tuple[str, torch.Tensor]], folder: Path, *, max_bytes: int = MAX_SHARD_BYTES
+    tensors: Iterable[tuple[str, torch.Tensor]],
+    folder: Path,
+    *,
+    max_bytes: int = MAX_SHARD_BYTES,
+    watch: Stopwatch | None = None,
 ) -> tuple[Path, str]:
     """Write (HF name, tensor) pairs into ``folder``; returns the file, or the index of several parts, and its checksum.
 
     No more than one part is in memory beside what ``tensors`` holds. The file or index appears last: without it there are no
-    weights. `FileExistsError` when there are some already.
+    weights. `FileExistsError` when there are some already. ``watch`` gets the seconds of "write" and "checksum".
     """
     for taken in (folder / WEIGHTS, folder / INDEX):
         if taken.exists():
@@ -41,7 +46,7 @@ def write_weights(
     try:
         for shard in _shards(tensors, max_bytes):
             path = folder / f".{uuid4().hex}.part"
-            digest = write_tensors(shard.items(), path)
+            digest = write_tensors(shard.items(), path, watch)
             total += sum(tensor.nbytes for tensor in shard.values())
             unnamed.append((path, digest, list(shard)))
         if len(unnamed) == 1:

@@ -20,7 +20,7 @@ from agentrl.monitor.log import ProcessLog
 from agentrl.rollout.engines import open_engine, unless
 from agentrl.rollout.gateway import Gateway
 from agentrl.rollout.main import first_version, lineage_of
-from agentrl.rollout.upkeep import Freshness, keep_leases
+from agentrl.rollout.upkeep import Freshness, keep_leases, load_newest
 from agentrl.store.contract import Change, RunRow, TrajectoryStore
 from agentrl.store.patience import outlasting
 from agentrl.tokens.chat_format import ChatFormat
@@ -60,15 +60,14 @@ async def _serve(
         store, config.store.outage_s, stop.is_set, lambda line: log.warning("waiting for the database", call=line)
     )
     print(f"  waiting for the first weights of run {run.spec.name}", flush=True)
-    first = await first_version(store, run, stop)
-    if first is None:
+    if await first_version(store, run, stop) is None:
         return
     model_dir = Path(config.model.path) if config.model.path else folder / "model"
     chat = ChatFormat(model_dir, tool_format=config.model.chosen_tool_format)
     engine = await unless(stop, open_engine(config, run.spec.name, folder, model_dir, log))
     if engine is None:
         return
-    await engine.load(first)
+    await load_newest(store, run, engine)
     sampling = Sampling(temperature=config.engine.temperature)
     name = f"{socket.gethostname()}:{os.getpid()}:gateway"
     environment = load(config.environment, config.environment_options)

@@ -18,6 +18,7 @@ from agentrl.errors import RunFailed
 from agentrl.monitor.log import ProcessLog
 from agentrl.rollout.engines import open_engine, unless
 from agentrl.rollout.episode import EpisodeRunner
+from agentrl.rollout.upkeep import load_newest
 from agentrl.rollout.worker import RolloutWorker
 from agentrl.store.contract import RunRow, TrajectoryStore
 from agentrl.store.patience import outlasting
@@ -59,8 +60,7 @@ async def _serve(
     store = outlasting(
         store, config.store.outage_s, stop.is_set, lambda line: log.warning("waiting for the database", call=line)
     )
-    first = await first_version(store, run, stop)
-    if first is None:
+    if await first_version(store, run, stop) is None:
         return
     environment = load(config.environment, config.environment_options)
     provider, reason = await choose(
@@ -77,7 +77,7 @@ async def _serve(
     name = f"{socket.gethostname()}:{os.getpid()}:{role}"
     log.info("rollout starts", worker=name, sandbox=reason, engine=engine.info.name)
     try:
-        await engine.load(first)
+        await load_newest(store, run, engine)
         runner = EpisodeRunner(environment, store, engine, chat, pool, sampling)
         lineage = lineage_of(environment, model_dir, chat, engine, sampling, await _sandboxes(environment, provider))
         worker = RolloutWorker(store, run, name, engine, runner, lineage, config.rollout.concurrency, log, evaluate,

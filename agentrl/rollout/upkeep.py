@@ -4,19 +4,20 @@ Invariants
 - freshness: the engine holds the newest version that is not failed, or one less than ``refresh_every`` updates older, soon
   after its row is there, and never misses one for longer than ``poll_s``.
 - never_starved: whoever holds weights too old for anything to be admitted loads the newest ones, whatever the interval.
+- told: each attempt to load weights, also a failed one, is a row and a line in the log.
 - leases_alive: live rows are renewed every third of the lease; who lost a row is told at once.
 """
 
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from uuid import UUID
 
 from agentrl.engine.contract import Engine
+from agentrl.errors import WeightsCorrupt
 from agentrl.monitor.log import ProcessLog
 from agentrl.staleness import refresh_due
 from agentrl.store.contract import RunRow, TrajectoryStore
@@ -27,6 +28,27 @@ async def wait_for(event: asyncio.Event, seconds: float) -> None:
     """Until ``event`` is set, for ``seconds`` at most."""
     with suppress(TimeoutError):
         await asyncio.wait_for(event.wait(), seconds)
+
+
+async def load_unless_superseded(store: TrajectoryStore, run: RunRow, engine: Engine, version: PolicyVersion) -> bool:
+    """False when its weights could not be read and are not the newest any more: their file may have been removed meanwhile."""
+    try:
+        await engine.load(version)
+    except WeightsCorrupt:
+        newest = await asyncio.to_thread(store.newest_version, run.id)
+        if newest is None or newest.version == version.version:
+            raise
+        return False
+    return True
+
+
+async def load_newest(store: TrajectoryStore, run: RunRow, engine: Engine) -> None:
+    """For an engine without weights; there is a version."""
+    while True:
+        newest = await asyncio.to_thread(store.newest_version, run.id)
+        assert newest is not None
+        if await load_unless_superseded(store, run, engine, newest):
+            return
 
 
 @dataclass
@@ -51,14 +73,27 @@ class Freshness:
             self.announced.clear()
             newest = await asyncio.to_thread(self.store.newest_version, self.run.id)
             if newest is not None and await self.is_due(newest, starved()):
-                began = time.monotonic()
-                await self.engine.load(newest)
-                took = time.monotonic() - began
-                await asyncio.to_thread(self.store.record_engine_load, self.run.id, self.name, newest.version, took)
+                try:
+                    if not await load_unless_superseded(self.store, self.run, self.engine, newest):
+                        continue
+                finally:
+                    await self.record()
                 self.log.gauge(policy_version=newest.version, step=newest.updates)
-                self.log.info("loaded weights", version=newest.version, seconds=round(took, 4))
                 loaded()
+            await self.record()
             await wait_for(self.announced, self.poll_s)
+
+    async def record(self, *, pinned: bool = False) -> None:
+        """Store what the engine did to get its weights. ``pinned``: it stays with a version."""
+        for load in self.engine.take_loads():
+            engine, loader = (load.engine, self.name) if load.engine else (self.name, None)
+            row = replace(load, engine=engine, loader=loader, pinned=pinned)
+            await asyncio.to_thread(self.store.record_engine_load, self.run.id, row)
+            seconds = {name: round(value, 4) for name, value in load.phases.items()}
+            if load.error is None:
+                self.log.info("loaded weights", engine=engine, version=load.version, seconds=seconds, bytes=load.bytes)
+            else:
+                self.log.warning("weights not loaded", engine=engine, version=load.version, seconds=seconds, error=load.error)
 
     async def is_due(self, newest: PolicyVersion, starved: bool) -> bool:
         """Whether ``newest`` should be loaded now."""

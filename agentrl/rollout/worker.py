@@ -88,6 +88,7 @@ class RolloutWorker:
     async def _serve(self, stop: asyncio.Event) -> None:
         leases = keep_leases(self.store, self.run, self.name, self._held, self._lost)
         background = [asyncio.create_task(t) for t in (leases, self._report(), self._watch_failures())]
+        await self._freshness.record(pinned=self.evaluate)
         if not self.evaluate:
             background.append(asyncio.create_task(self._freshness.keep(self._starved, self._changed.set)))
         work = asyncio.create_task(self._evaluations() if self.evaluate else self._training())
@@ -137,7 +138,10 @@ class RolloutWorker:
     async def _serve_evaluation(self, evaluation: Evaluation) -> None:
         version = await asyncio.to_thread(self.store.version, self.run.id, evaluation.version)
         if self.engine.version != version.version:
-            await self.engine.load(version)
+            try:
+                await self.engine.load(version)
+            finally:
+                await self._freshness.record(pinned=True)
         while True:
             self._changed.clear()
             opened = await asyncio.to_thread(

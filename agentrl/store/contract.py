@@ -25,6 +25,7 @@ from uuid import UUID
 
 import numpy as np
 
+from agentrl.store.loads import EngineLoad, LaggingEngine, PublishCost
 from agentrl.types import (
     DropReason,
     EpisodeEnd,
@@ -368,8 +369,24 @@ class TrajectoryStore(Protocol):
 
     def version(self, run: int, version: int) -> PolicyVersion: ...
 
-    def record_engine_load(self, run: int, engine: str, version: int, seconds: float) -> None:
-        """An engine loaded a version, in that many seconds of wall clock; repeating its newest load changes nothing."""
+    def record_engine_load(self, run: int, load: EngineLoad) -> None:
+        """One attempt, also a failed one. The newest one again changes nothing. `UnknownVersion` for one without a row."""
+        ...
+
+    def lagging_engines(self, run: int, over: int) -> Sequence[LaggingEngine]:
+        """Living engines more than ``over`` policy updates behind the newest published version, the furthest first.
+
+        Alive is whose process gave a sign of life within a lease's time. Engines of evaluations stay behind by intention.
+        """
+        ...
+
+    def needed_weights(self, run: int, keep: int) -> set[str]:
+        """Uris of weights that somebody may still load: the ``keep`` newest published versions, those that living engines hold,
+        the first one, those of checkpoints on the live history and of evaluations that are not finished."""
+        ...
+
+    def retire_weights(self, run: int, fence: int, *, keep: int, uris: Sequence[str]) -> set[str]:
+        """Mark the versions at ``uris`` as removed, but those needed; returns the uris whose files may be deleted now."""
         ...
 
     # evaluations ------------------------------------------------------------------------------------------------------
@@ -434,9 +451,9 @@ class TrajectoryStore(Protocol):
         """Give weights their name. From now on tokens may carry it. The same uri again gives the same version."""
         ...
 
-    def publish_version(self, run: int, fence: int, version: int) -> None: ...
+    def publish_version(self, run: int, fence: int, version: int, cost: PublishCost | None = None) -> None: ...
 
-    def fail_version(self, run: int, fence: int, version: int) -> None: ...
+    def fail_version(self, run: int, fence: int, version: int, cost: PublishCost | None = None) -> None: ...
 
     # grading ----------------------------------------------------------------------------------------------------------
     def claim_grades(self, run: int, *, worker: str, n: int, lease_s: float) -> Sequence[GradeJob]:

@@ -42,7 +42,6 @@ from agentrl.types import (
     Opened,
     Outcome,
     Place,
-    PolicyVersion,
     Purpose,
     Segment,
     StoredTrajectory,
@@ -331,21 +330,6 @@ class MemoryStore(MemoryTrainer, MemoryGrading):
             return lost
 
     # policy versions and evaluations
-    def newest_version(self, run: int) -> PolicyVersion | None:
-        with self._lock:
-            usable = [v for v in self._runs[run].versions if v.status != "failed"] if run in self._runs else []
-            return usable[-1] if usable else None
-
-    def version(self, run: int, version: int) -> PolicyVersion:
-        with self._lock:
-            return self._run(run).version(version)
-
-    def record_engine_load(self, run: int, engine: str, version: int, seconds: float) -> None:
-        with self._lock:
-            r = self._run(run)
-            r.version(version)
-            r.loads.append((engine, version, seconds))
-
     def request_evaluation(self, run: int, *, version: int, step: int, split: str, n: int) -> Evaluation:
         with self._lock:
             r = self._run(run)
@@ -367,12 +351,6 @@ class MemoryStore(MemoryTrainer, MemoryGrading):
                 if e.id == evaluation:
                     return r, i
         raise UsageError(f"there is no evaluation with id {evaluation}")
-
-    def _progress(self, r: Run, index: int) -> Evaluation:
-        episodes = [e for e in r.episodes.values() if e.evaluation == index]
-        done = sum(e.place is Place.EVALUATED for e in episodes)
-        failed = sum(e.drop is not None and not e.drop.retryable for e in episodes)
-        return replace(r.evaluations[index], done=done, finished=done + failed >= r.evaluations[index].n)
 
     def pending_evaluation(self, run: int) -> Evaluation | None:
         with self._lock:

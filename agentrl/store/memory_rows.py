@@ -17,6 +17,7 @@ from uuid import UUID
 from agentrl.errors import Fenced, UnknownVersion, UsageError
 from agentrl.staleness import lag, oldest_update
 from agentrl.store.contract import Change, Checkpoint, Evaluation, RunSpec, StepCommit, StepResult
+from agentrl.store.loads import EngineLoad
 from agentrl.store.sub_agents import adopt
 from agentrl.types import (
     DropReason,
@@ -191,7 +192,11 @@ class Run:
     versions: list[PolicyVersion] = field(default_factory=list)
     version_fences: list[int] = field(default_factory=list)
     effective: dict[int, int] = field(default_factory=dict)
-    loads: list[tuple[str, int, float]] = field(default_factory=list)
+    loads: list[tuple[float, EngineLoad]] = field(default_factory=list)
+    published: dict[int, float] = field(default_factory=dict)
+    """Version -> when."""
+    removed: set[str] = field(default_factory=set)
+    """Uris of weights whose files are gone."""
     checkpoints: list[Checkpoint] = field(default_factory=list)
     abandoned_checkpoints: set[int] = field(default_factory=set)
     evaluations: list[Evaluation] = field(default_factory=list)
@@ -410,9 +415,19 @@ class MemoryRows:
         r.versions.append(v)
         r.version_fences.append(r.fence or 0)
         r.effective[v.version] = updates
+        if status == "published":
+            r.published[v.version] = self._clock()
         self._changed(r.id, "policy")
         return v
 
     def _set_version_status(self, r: Run, version: int, status: str) -> None:
         r.versions[version] = replace(r.version(version), status=status)
+        if status == "published":
+            r.published[version] = self._clock()
         self._changed(r.id, "policy")
+
+    def _progress(self, r: Run, index: int) -> Evaluation:
+        episodes = [e for e in r.episodes.values() if e.evaluation == index]
+        done = sum(e.place is Place.EVALUATED for e in episodes)
+        failed = sum(e.drop is not None and not e.drop.retryable for e in episodes)
+        return replace(r.evaluations[index], done=done, finished=done + failed >= r.evaluations[index].n)

@@ -7,10 +7,11 @@ from dataclasses import replace
 from math import ceil
 from uuid import UUID
 
-from agentrl.errors import CommitRefused, Fenced, IllegalMove, UnknownVersion, UsageError
+from agentrl.errors import CommitRefused, Fenced, IllegalMove, UsageError
 from agentrl.store.codec import check_items, float_bytes, strict_json
 from agentrl.store.contract import WORK_PLACES, Checkpoint, Claim, ClaimedItem, StepCommit, StepResult, TrainerStart
-from agentrl.store.memory_rows import Item, MemoryRows, Run, Step
+from agentrl.store.memory_rows import Item, Run, Step
+from agentrl.store.memory_weights import MemoryWeights
 from agentrl.types import DropReason, Place, PolicyVersion
 
 
@@ -23,8 +24,8 @@ def _is_long(r: Run, item: Item) -> bool:
     return r.spec.long_tokens is not None and tokens >= r.spec.long_tokens * len(item.episodes)
 
 
-class MemoryTrainer(MemoryRows):
-    """Start, claim, commit, checkpoints and version rows."""
+class MemoryTrainer(MemoryWeights):
+    """Start, claim, commit and checkpoints."""
 
     def checkpoints(self, run: int) -> Sequence[Checkpoint]:
         with self._lock:
@@ -229,33 +230,3 @@ class MemoryTrainer(MemoryRows):
             r.version(version)
             r.checkpoints.append(Checkpoint(next(self._numbers), r.branch, step, updates, version, uri, checksum))
             return r.checkpoints[-1]
-
-    def stage_version(
-        self, run: int, fence: int, *, parent: int | None, updates: int, uri: str, checksum: str
-    ) -> PolicyVersion:
-        with self._lock:
-            r = self._trainer(run, fence)
-            for v, staged_by in zip(r.versions, r.version_fences, strict=True):
-                if v.uri == uri and v.status != "failed" and staged_by == fence:
-                    if (v.parent, v.updates, v.checksum) != (parent, updates, checksum):
-                        raise IllegalMove(f"the weights at {uri} are version {v.version} already, with other content")
-                    return v
-            if parent is not None and not 0 <= parent < len(r.versions):
-                raise UnknownVersion(f"parent version {parent} has no row in run {r.spec.name!r}")
-            if updates > r.head.updates:
-                raise IllegalMove(f"weights with {updates} updates can't be staged: the ledger knows fewer")
-            return self._add_version(r, parent, updates, uri, checksum, "staged")
-
-    def publish_version(self, run: int, fence: int, version: int) -> None:
-        self._settle_version(run, fence, version, "published")
-
-    def fail_version(self, run: int, fence: int, version: int) -> None:
-        self._settle_version(run, fence, version, "failed")
-
-    def _settle_version(self, run: int, fence: int, version: int, status: str) -> None:
-        with self._lock:
-            r = self._trainer(run, fence)
-            now = r.version(version).status
-            if now not in ("staged", status):
-                raise IllegalMove(f"version {version} is {now} and can't become {status}")
-            self._set_version_status(r, version, status)

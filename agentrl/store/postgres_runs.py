@@ -1,4 +1,4 @@
-"""Runs, policy versions, engines and evaluations in Postgres."""
+"""Runs and evaluations in Postgres."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import psycopg
 
-from agentrl.errors import UnknownVersion, UsageError
+from agentrl.errors import UsageError
 from agentrl.store.codec import strict_json
 from agentrl.store.contract import (
     TRAINING_PLACES,
@@ -19,8 +19,8 @@ from agentrl.store.contract import (
     RunRow,
     RunSpec,
 )
-from agentrl.store.postgres_connection import PostgresConnection
-from agentrl.types import Origin, Place, PolicyVersion, Task
+from agentrl.store.postgres_weights import PostgresWeights
+from agentrl.types import Origin, Place, Task
 
 _RUN = """
   select r.id, r.name, r.environment, r.config, r.config_hash, r.seed, r.lag_bound, r.batch_min, r.batch_max, r.group_size,
@@ -29,7 +29,6 @@ _RUN = """
          extract(epoch from r.long_wait)::float8, r.resume_partial, r.origins, r.ahead, r.status, r.branch, h.step, h.updates
   from agentrl.run r cross join lateral agentrl.head_v1(r.id) h
 """
-_VERSION = "select version, parent, updates, uri, checksum, status from agentrl.policy_version"
 _EVALUATION = """
   select e.id, e.version, e.updates, e.step, e.split, e.n,
          (select count(*) from agentrl.evaluated x where x.evaluation = e.id), e.finished_at is not null
@@ -47,7 +46,7 @@ def _interval(seconds: float | None) -> timedelta | None:
     return None if seconds is None else timedelta(seconds=seconds)
 
 
-class PostgresRuns(PostgresConnection):
+class PostgresRuns(PostgresWeights):
     """The part of the store that is about whole runs."""
 
     def create_run(self, spec: RunSpec, tasks: Mapping[str, Sequence[Task]]) -> RunRow:
@@ -123,19 +122,6 @@ class PostgresRuns(PostgresConnection):
         statement = f"select created, evaluated, eval_open, {places} from agentrl.conservation_v1(%s)"
         created, evaluated, eval_open, *counts = self.row(statement, (run,))
         return Conservation(created, dict(zip(TRAINING_PLACES, counts, strict=True)), evaluated, eval_open)
-
-    def newest_version(self, run: int) -> PolicyVersion | None:
-        found = self.rows(f"{_VERSION} where run = %s and status <> 'failed' order by version desc limit 1", (run,))
-        return PolicyVersion(*found[0]) if found else None
-
-    def version(self, run: int, version: int) -> PolicyVersion:
-        found = self.rows(f"{_VERSION} where run = %s and version = %s", (run, version))
-        if not found:
-            raise UnknownVersion(f"version {version} has no row in run {run}")
-        return PolicyVersion(*found[0])
-
-    def record_engine_load(self, run: int, engine: str, version: int, seconds: float) -> None:
-        self.rows("select agentrl.record_load_v2(%s, %s, %s, %s)", (run, engine, version, float(seconds)))
 
     def request_evaluation(self, run: int, *, version: int, step: int, split: str, n: int) -> Evaluation:
         (evaluation,) = self.row("select agentrl.request_evaluation_v1(%s, %s, %s, %s, %s)", (run, version, step, split, n))

@@ -10,14 +10,13 @@ from agentrl.store.codec import check_items, float_bytes, strict_json
 from agentrl.store.contract import WORK_PLACES, Checkpoint, Claim, ClaimedItem, StepCommit, StepResult, TrainerStart
 from agentrl.store.postgres_reading import PostgresReading
 from agentrl.store.postgres_runs import PostgresRuns
-from agentrl.types import PolicyVersion, StoredTrajectory
+from agentrl.types import StoredTrajectory
 
 _CHECKPOINT = "select id, branch, step, updates, version, uri, checksum from"
 _COMMIT = (
     "select step, updates, repeated, branch from agentrl.commit_step_v1"
     "(%s, %s, %s, %s, %s, %s, %s, %s, %s::uuid[], %s::bigint[], %s::text[])"
 )
-_VERSION = "select version, parent, updates, uri, checksum, status from"
 
 
 class PostgresTrainer(PostgresRuns, PostgresReading):
@@ -110,25 +109,6 @@ class PostgresTrainer(PostgresRuns, PostgresReading):
             (run, fence, step, updates, version, uri, checksum),
         )
         return Checkpoint(*row)
-
-    def stage_version(
-        self, run: int, fence: int, *, parent: int | None, updates: int, uri: str, checksum: str
-    ) -> PolicyVersion:
-        row = self.row(
-            f"{_VERSION} agentrl.stage_version_v1(%s, %s, %s, %s, %s, %s)", (run, fence, parent, updates, uri, checksum)
-        )
-        self.notifier.leave(run, "policy")
-        return PolicyVersion(*row)
-
-    def publish_version(self, run: int, fence: int, version: int) -> None:
-        self._settle_version(run, fence, version, "published")
-
-    def fail_version(self, run: int, fence: int, version: int) -> None:
-        self._settle_version(run, fence, version, "failed")
-
-    def _settle_version(self, run: int, fence: int, version: int, status: str) -> None:
-        self.rows("select agentrl.settle_version_v1(%s, %s, %s, %s)", (run, fence, version, status))
-        self.notifier.leave(run, "policy")
 
 
 def _trained_arrays(t: Any) -> tuple[bytes | None, ...]:

@@ -27,9 +27,11 @@ COLUMNS = (
     ("kept", 5),
     ("KL", 6),
     ("EV", 5),
+    ("sync", 4),
     ("waits for", 12),
 )
-"""Of the step line, with their widths. Quality is of the step's trajectories; ``hit`` counts since the start."""
+"""Of the step line, with their widths. Quality is of the step's trajectories; ``hit`` counts since the start; ``sync`` is the
+share of the time since the last line that went into publishing weights."""
 
 
 class Console:
@@ -85,6 +87,7 @@ class Console:
             _number(metrics.get("kept_fraction", math.nan)),
             _number(metrics.get("kl_k3", math.nan), 4),
             _number(metrics.get("explained_variance", math.nan), 2),
+            f"{metrics['sync_share']:.0%}",
             f"rollouts {waits:.0%}" if waits > WAITS else "nothing",
         ]
 

@@ -33,6 +33,7 @@ from agentrl.trainer.checkpointing import Saving, affordable_interval
 from agentrl.trainer.console import Console
 from agentrl.trainer.credit import left_out
 from agentrl.trainer.gate import check_batch
+from agentrl.trainer.lagging import LaggingEngines
 from agentrl.trainer.lags import TokenLags
 from agentrl.trainer.publish import Publisher
 from agentrl.trainer.rounds import check_pinned, round_metrics
@@ -78,6 +79,7 @@ class TrainerLoop:
     def __post_init__(self) -> None:
         self._step, self._updates = self.start.step, self.start.updates
         self._lags = TokenLags(lambda version: self.store.version(self.run.id, version))
+        self._lagging = LaggingEngines(self.store, self.run.id, self.config.staleness.refresh_every, self.console.say, self.log)
         self._checkpointed = self._step or -1
         self._interval = self.config.trainer.checkpoint_every or 1
 
@@ -166,7 +168,10 @@ class TrainerLoop:
         self.in_update, self.leases = False, ()
         self._step, self._updates = committed.step, committed.updates
         if result.policy_updated:
-            self.version = self.publisher.publish(self.team.weights(), parent=self.version.version, updates=self._updates)
+            self.version = self.publisher.publish(self.team.weights, parent=self.version.version, updates=self._updates)
+            cost = self.publisher.cost
+            seconds = {phase: round(value, 4) for phase, value in cost.phases.items()}
+            self.log.info("published", version=self.version.version, bytes=cost.bytes, seconds=seconds)
         self._after_step(claim, metrics)
 
     def _token_lags(self, claim: Claim, batch: Batch) -> list[Tensor]:
@@ -193,6 +198,7 @@ class TrainerLoop:
         )
         self.log.info("step", **metrics)
         self.console.step(self._step, metrics, queue, self.store.evaluation_results(self.run.id))
+        self._lagging.look()
 
     def request_evaluation(self, n: int) -> None:
         """Ask for ``n`` held-out episodes of the current version."""

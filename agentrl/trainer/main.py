@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from uuid import UUID, uuid4
@@ -29,6 +30,7 @@ from agentrl.errors import CommitRefused, EnvironmentFault, Fenced, RunFailed, U
 from agentrl.model.config import ModelConfig
 from agentrl.monitor.log import ProcessLog
 from agentrl.store.contract import Checkpoint, RunRow, TrainerStart, TrajectoryStore
+from agentrl.store.loads import EngineLoad
 from agentrl.store.patience import outlasting
 from agentrl.trainer.checkpointing import verify_checkpoint
 from agentrl.trainer.console import Console
@@ -39,6 +41,7 @@ from agentrl.trainer.publish import Publisher, Push
 from agentrl.trainer.push import ServerPush
 from agentrl.trainer.team import Channel, Team, dismissed
 from agentrl.trainer.warm_start import WarmStartStopped, warm_started_model
+from agentrl.weights.pruning import Pruning
 
 EXIT_DONE, EXIT_STOPPED, EXIT_FENCED, EXIT_FAILED = 0, 130, 4, 5
 START_RETRY_S = 0.5
@@ -163,10 +166,12 @@ def _build_loop(
     team: Team,
     checkpoint: Checkpoint | None,
 ) -> TrainerLoop:
-    push, max_bytes = _push(config, run, folder, model_dir, log), int(config.trainer.max_shard_gb * 1e9)
-    publisher = Publisher(store, run.id, start, folder / "weights", push, max_bytes)
+    weights = folder / "weights"
+    pruning = Pruning(weights, int(config.trainer.weights_gb * 1e9), max(2, config.staleness.refresh_every + 1))
+    push = _push(config, store, run, start, folder, model_dir, log)
+    publisher = Publisher(store, run.id, start, weights, push, pruning, int(config.trainer.max_shard_gb * 1e9))
     first = start.version is None
-    version = start.version or publisher.publish(team.weights(), parent=None, updates=0)
+    version = start.version or publisher.publish(team.weights, parent=None, updates=0)
     log.gauge(step=start.step, policy_version=version.version)
     log.info("trainer starts", fence=start.fence, branch=start.branch, returned=start.returned, dropped=start.dropped)
     if not first:
@@ -180,12 +185,18 @@ def _build_loop(
     return loop
 
 
-def _push(config: RunConfig, run: RunRow, folder: Path, model_dir: Path, log: ProcessLog) -> Push | None:
+def _push(
+    config: RunConfig, store: TrajectoryStore, run: RunRow, start: TrainerStart, folder: Path, model_dir: Path, log: ProcessLog
+) -> Push | None:
     """How new weights reach the engines without their file; None: not at all, they read it."""
     engine = config.engine
     if engine.kind == "local" or engine.transport == "disk":
         return None
     backend = "nccl" if torch.cuda.is_available() else "gloo"
+
+    def record(load: EngineLoad) -> None:
+        store.record_engine_load(run.id, replace(load, fence=start.fence))
+
     return ServerPush(
         engine.server_urls,
         ModelConfig.read(model_dir),
@@ -195,6 +206,7 @@ def _push(config: RunConfig, run: RunRow, folder: Path, model_dir: Path, log: Pr
         backend,
         config.staleness.refresh_every,
         lambda line: log.warning("push", error=line),
+        record,
     )
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 
 from agentrl.model.weight_files import MAX_SHARD_BYTES, parts, verified, write_weights
+from agentrl.monitor.stopwatch import Stopwatch
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,13 +23,17 @@ class WeightsFile:
 
 
 def export_weights(
-    tensors: Iterable[tuple[str, torch.Tensor]], folder: Path, *, max_bytes: int = MAX_SHARD_BYTES
+    tensors: Iterable[tuple[str, torch.Tensor]],
+    folder: Path,
+    *,
+    max_bytes: int = MAX_SHARD_BYTES,
+    watch: Stopwatch | None = None,
 ) -> WeightsFile:
     """Write (HF name, tensor) pairs to ``folder``: one file, or several with an index when there are more than ``max_bytes``.
 
     `FileExistsError` when there are weights already: name the folder by branch, fence and version, so that there never are.
     """
-    path, digest = write_weights(tensors, Path(folder).resolve(), max_bytes=max_bytes)
+    path, digest = write_weights(tensors, Path(folder).resolve(), max_bytes=max_bytes, watch=watch)
     return WeightsFile(str(path), digest, sum(part.stat().st_size for part in parts(path)))
 
 

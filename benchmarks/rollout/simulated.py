@@ -19,6 +19,7 @@ from agentrl.monitor.log import ProcessLog
 from agentrl.rollout.episode import EpisodeRunner
 from agentrl.rollout.worker import RolloutWorker
 from agentrl.store.contract import RunRow, RunSpec, TrajectoryStore
+from agentrl.store.loads import EngineLoad
 from agentrl.tokens.chat_format import ChatFormat
 from agentrl.types import FinishReason, Lineage, PolicyVersion, Sampling
 from sandboxes.contract import Sandbox
@@ -41,6 +42,10 @@ class SimulatedEngine:
 
     async def load(self, version: PolicyVersion) -> None:
         self._version = version.version
+
+    def take_loads(self) -> list[EngineLoad]:
+        """Nothing is loaded."""
+        return []
 
     async def generate(self, request: GenerateRequest) -> Generation:
         version = self._version

@@ -18,7 +18,7 @@ import torch
 
 from agentrl.engine.transformer import Decoder
 from agentrl.model.config import ModelConfig
-from agentrl.model.model_dir import model_tensors
+from agentrl.model.weight_files import model_tensors
 from agentrl.weights.broadcast import free_port
 from tests.command_line import CommandLine
 from tests.sglang_server import SGLang

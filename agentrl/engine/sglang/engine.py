@@ -31,8 +31,10 @@ from agentrl.engine.sglang.naming import WeightNames
 from agentrl.engine.sglang.reply import ForeignWeights, Reply, parse_reply
 from agentrl.engine.sglang.server import Server, ServerGone, ServerInfo, ServerRefused
 from agentrl.engine.traffic import Traffic
-from agentrl.errors import EngineError
+from agentrl.errors import EngineError, WeightsCorrupt
 from agentrl.model.config import ModelConfig
+from agentrl.monitor.stopwatch import Stopwatch
+from agentrl.store.loads import EngineLoad
 from agentrl.types import FinishReason, PolicyVersion
 
 NO_VERSION = -1
@@ -111,9 +113,18 @@ class SGLangEngine:
         `WeightsCorrupt` when the file is not as it should be; no server was touched then.
         """
         async with self._loading:
-            weights = await asyncio.to_thread(read_checked, version, self._config)
+            watch = Stopwatch()
+            try:
+                weights = await asyncio.to_thread(read_checked, version, self._config, watch)
+            except WeightsCorrupt as error:
+                self._fleet.log.add(EngineLoad("", version.version, phases=watch.seconds, error=str(error)))
+                raise
             await self._fleet.load(weights)
             self._version = version.version
+
+    def take_loads(self) -> list[EngineLoad]:
+        """One for each server that was sent something, also behind a `load`; see `LoadLog`."""
+        return self._fleet.log.take()
 
     async def generate(self, request: GenerateRequest) -> Generation:
         turn = self._accept(request)

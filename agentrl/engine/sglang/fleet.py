@@ -11,19 +11,22 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import httpx2
 
+from agentrl.engine.load_log import LoadLog
 from agentrl.engine.sglang.loading import CheckedWeights, Route, bring, loader_lock
 from agentrl.engine.sglang.naming import WeightNames
 from agentrl.engine.sglang.server import Server, ServerGone, ServerInfo
 from agentrl.errors import EngineError, UsageError
 from agentrl.model.config import ModelConfig
+from agentrl.monitor.stopwatch import Stopwatch
+from agentrl.store.loads import EngineLoad
 
 POLL_S = 0.5
 SILENT_S = 60.0
@@ -69,6 +72,7 @@ class Fleet:
     ) -> None:
         self.members = [Member(server) for server in servers]
         self.wanted: CheckedWeights | None = None
+        self.log = LoadLog()
         self.loads = 0
         self.load_s = 0.0
         self.lost_servers = 0
@@ -249,14 +253,16 @@ class Fleet:
     async def _bring(self, member: Member) -> None:
         assert self.wanted is not None
         try:
-            await self._send(member, self.wanted)
+            await self._send(member, self.wanted, self.wanted.phases)
         except EngineError as error:
             self.lost(member, error)
 
-    async def _send(self, member: Member, weights: CheckedWeights) -> None:
+    async def _send(self, member: Member, weights: CheckedWeights, read: Mapping[str, float] | None = None) -> None:
+        """``read``: seconds by phase that reading them took for this load."""
         assert member.info is not None
-        began = time.monotonic()
+        watch = Stopwatch()
         member.loads += 1
+        attempt = EngineLoad(member.server.url, weights.version.version, self._route)
         try:
             sent = await bring(
                 member.server,
@@ -266,11 +272,17 @@ class Fleet:
                 route=self._route,
                 shared=self._shared,
                 locks=self._locks,
+                watch=watch,
             )
+        except EngineError as error:
+            self.log.add(replace(attempt, phases={**(read or {}), **watch.seconds}, error=str(error.args[0])))
+            raise
         finally:
             member.loads += 1
-        self.loads += sent
-        self.load_s += time.monotonic() - began
+        self.load_s += watch.total
+        if sent is not None:
+            self.loads += 1
+            self.log.add(replace(attempt, phases={**(read or {}), **watch.seconds}, bytes=sent))
 
 
 def _silent(error: EngineError) -> bool:

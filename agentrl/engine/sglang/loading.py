@@ -16,8 +16,8 @@ import base64
 import fcntl
 import hashlib
 import pickle
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -31,6 +31,7 @@ from agentrl.errors import EngineError, WeightsCorrupt
 from agentrl.model.config import ModelConfig
 from agentrl.model.safetensors_io import require_shapes
 from agentrl.model.weight_files import model_tensors, verified
+from agentrl.monitor.stopwatch import Stopwatch
 from agentrl.types import PolicyVersion
 
 Sums = Mapping[str, str]
@@ -45,6 +46,8 @@ class CheckedWeights:
     version: PolicyVersion
     config: ModelConfig
     tensors: Mapping[str, torch.Tensor]
+    phases: Mapping[str, float] = field(default_factory=dict)
+    """Seconds that reading and checking them took."""
     _sums: dict[torch.dtype, Sums] = field(default_factory=dict)
 
     def sums(self, info: ServerInfo) -> Sums | None:
@@ -56,24 +59,37 @@ class CheckedWeights:
             self._sums[dtype] = expected_sums(self.config, self.tensors, dtype)
         return self._sums[dtype]
 
-    def pickled(self) -> str:
-        """base64 of a pickled list of (HF name, tensor)."""
-        return base64.b64encode(pickle.dumps(list(self.tensors.items()))).decode()
+    def n_bytes(self, names: Iterable[str] | None = None) -> int:
+        """Of the tensors ``names``, of all by default."""
+        return sum(self.tensors[name].nbytes for name in (self.tensors if names is None else names))
+
+    def pickled(self, names: Iterable[str] | None = None) -> str:
+        """base64 of a pickled list of (HF name, tensor), of all by default."""
+        listed = [(name, self.tensors[name]) for name in (self.tensors if names is None else names)]
+        return base64.b64encode(pickle.dumps(listed)).decode()
 
 
-def read_checked(version: PolicyVersion, config: ModelConfig) -> CheckedWeights:
+def read_checked(version: PolicyVersion, config: ModelConfig, watch: Stopwatch | None = None) -> CheckedWeights:
     """The files at ``version.uri``. `WeightsCorrupt` when checksum, a name, a shape or a number is not as it should be."""
-    return check(version, config, dict(model_tensors(verified(Path(version.uri), version.checksum), config)))
+    watch = watch or Stopwatch()
+    with watch.phase("checksum"):
+        files = verified(Path(version.uri), version.checksum)
+    with watch.phase("read"):
+        tensors = dict(model_tensors(files, config))
+    return check(version, config, tensors, watch)
 
 
-def check(version: PolicyVersion, config: ModelConfig, tensors: Mapping[str, torch.Tensor]) -> CheckedWeights:
+def check(
+    version: PolicyVersion, config: ModelConfig, tensors: Mapping[str, torch.Tensor], watch: Stopwatch | None = None
+) -> CheckedWeights:
     """`WeightsCorrupt` when a name, a shape or a number is not as it should be."""
-    where = f"version {version.version}"
-    require_shapes({name: tuple(t.shape) for name, t in tensors.items()}, config.tensor_shapes(), where)
-    broken = [name for name, tensor in tensors.items() if not torch.isfinite(tensor).all()]
+    where, watch = f"version {version.version}", watch or Stopwatch()
+    with watch.phase("check"):
+        require_shapes({name: tuple(t.shape) for name, t in tensors.items()}, config.tensor_shapes(), where)
+        broken = [name for name, tensor in tensors.items() if not torch.isfinite(tensor).all()]
     if broken:
         raise WeightsCorrupt(f"{where}: {broken[0]} holds numbers that are not finite")
-    return CheckedWeights(version, config, tensors)
+    return CheckedWeights(version, config, tensors, watch.seconds)
 
 
 def locks_folder(run_folder: Path) -> Path:
@@ -103,56 +119,98 @@ async def holds(server: Server, names: WeightNames, version: PolicyVersion, *, s
 
 
 async def bring(
-    server: Server, info: ServerInfo, weights: CheckedWeights, names: WeightNames, *, route: Route, shared: bool, locks: Path
-) -> bool:
-    """Make the server hold these weights; True when something was sent. `EngineError` when it could not be done."""
-    name = names.name(weights.version)
+    server: Server,
+    info: ServerInfo,
+    weights: CheckedWeights,
+    names: WeightNames,
+    *,
+    route: Route,
+    shared: bool,
+    locks: Path,
+    watch: Stopwatch,
+) -> int | None:
+    """Make the server hold these weights. Bytes that it was sent or read; None when nothing had to be done.
 
-    async def send() -> Sequence[object]:
+    `EngineError` when it could not be done. ``watch`` gets the seconds.
+    """
+    name, sent = names.name(weights.version), weights.n_bytes()
+
+    async def send(server: Server) -> None:
         if route == "disk":
-            sending = server.load_from_disk(str(Path(weights.version.uri).parent), name)
+            await server.load_from_disk(str(Path(weights.version.uri).parent), name)
         else:
-            sending = server.load_pickled(weights.pickled(), name, info.tp_size)
-        return await asyncio.gather(sending, return_exceptions=True)
+            await server.load_pickled(weights.pickled(), name, info.tp_size)
 
-    async with loader_lock(locks, server.url):
+    async with AsyncExitStack() as stack:
+        with watch.phase("lock"):
+            await stack.enter_async_context(loader_lock(locks, server.url))
         if await holds(server, names, weights.version, shared=shared):
             await server.resume()  # in case that a loader died before it could
-            return False
-        await swap([server], send, [weights.sums(info)], name)
-        return True
+            return None
+        swapping = Swap(server, weights.sums(info), watch)
+        await swap([swapping], send, name)
+        raise_first([swapping.error])
+        return sent
 
 
-async def swap(
-    servers: Sequence[Server], send: Callable[[], Awaitable[Sequence[object]]], sums: Sequence[Sums | None], name: str
-) -> None:
-    """Pause, ``send``, compare, resume: generation goes on with the new weights. The caller holds the servers' locks.
+class NothingSent(EngineError):
+    """The transfer did not begin: the server still holds what it held."""
 
-    ``send`` returns an outcome by server, an exception where it failed. A server that refused keeps its old weights and goes
-    on. One that broke or reports other sums stays paused, since nobody knows what it would sample from. `EngineError` names the
-    first that failed, after all were served.
+
+@dataclass
+class Swap:
+    """One server's part in a change of weights. ``error``: why it does not hold them, set by `swap`."""
+
+    server: Server
+    sums: Sums | None
+    watch: Stopwatch
+    error: BaseException | None = None
+
+    async def pause(self) -> None:
+        with self.watch.phase("pause"):
+            await self.server.pause()
+
+    async def finish(self, name: str) -> None:
+        """After the transfer: compare and go on."""
+        if isinstance(self.error, (ServerRefused, NothingSent)):
+            await self._resume()
+            raise EngineError(f"{self.server.url} refused the weights {name}: {self.error.args[0]}") from self.error
+        raise_first([self.error])
+        with self.watch.phase("verify"):
+            found = await self.server.checksums() if self.sums is not None else []
+            for rank, reported in enumerate(found):
+                wrong = differences(self.sums or {}, reported)
+                if wrong:
+                    raise EngineError(
+                        f"{self.server.url}, rank {rank}: after loading {name}, {len(wrong)} of {len(reported)} tensors have "
+                        f"another sum than ours, {wrong[0]} first; it stays paused. Is it a server of this model?"
+                    )
+        await self._resume()
+
+    async def _resume(self) -> None:
+        with self.watch.phase("resume"):
+            await self.server.resume()
+
+
+async def swap(swaps: Sequence[Swap], send: Callable[[Server], Awaitable[None]], name: str) -> None:
+    """Pause, ``send`` to each server, compare, resume: generation goes on with the new weights. The caller holds the locks.
+
+    Servers go through it together. One that refused keeps its old weights and goes on. One that broke or reports other sums
+    stays paused, since nobody knows what it would sample from. What failed is in `Swap.error`.
     """
-    await asyncio.gather(*(server.pause() for server in servers))
-    outcomes = await send()
-    finished = await asyncio.gather(
-        *(_finish(*each, name) for each in zip(servers, outcomes, sums, strict=True)), return_exceptions=True
-    )
-    raise_first(finished)
 
+    async def transfer(swapping: Swap) -> None:
+        with swapping.watch.phase("transfer"):
+            await send(swapping.server)
 
-async def _finish(server: Server, outcome: object, sums: Sums | None, name: str) -> None:
-    if isinstance(outcome, ServerRefused):
-        await server.resume()
-        raise EngineError(f"{server.url} refused the weights {name}: {outcome.args[0]}") from outcome
-    raise_first([outcome])
-    for rank, found in enumerate(await server.checksums() if sums is not None else ()):
-        wrong = differences(sums or {}, found)
-        if wrong:
-            raise EngineError(
-                f"{server.url}, rank {rank}: after loading {name}, {len(wrong)} of {len(found)} tensors have another sum than "
-                f"ours, {wrong[0]} first; it stays paused. Is it a server of this model?"
-            )
-    await server.resume()
+    async def together(going: Sequence[Swap], step: Callable[[Swap], Awaitable[None]]) -> None:
+        outcomes = await asyncio.gather(*map(step, going), return_exceptions=True)
+        for swapping, outcome in zip(going, outcomes, strict=True):
+            swapping.error = outcome
+
+    await together(swaps, Swap.pause)
+    await together([swapping for swapping in swaps if swapping.error is None], transfer)
+    await together(swaps, lambda swapping: swapping.finish(name))
 
 
 def raise_first(outcomes: Sequence[object]) -> None:

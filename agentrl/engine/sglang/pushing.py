@@ -6,14 +6,15 @@ Workers load what did not arrive from the version's file, so a push that fails c
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
 import torch
 
-from agentrl.engine.sglang.loading import CheckedWeights, check, loader_lock, raise_first, swap
+from agentrl.engine.sglang.loading import CheckedWeights, NothingSent, Swap, check, loader_lock, raise_first, swap
 from agentrl.engine.sglang.naming import WeightNames
 from agentrl.engine.sglang.server import Server, ServerInfo
 from agentrl.model.config import ModelConfig
@@ -39,8 +40,10 @@ class Group(Protocol):
 class Target:
     """The servers that a trainer pushes to. All calls of one push belong to one event loop."""
 
-    def __init__(self, urls: Sequence[str], config: ModelConfig, run: str, locks: Path) -> None:
-        self._urls, self._config, self._names, self._locks = urls, config, WeightNames(run), locks
+    def __init__(
+        self, urls: Sequence[str], config: ModelConfig, run: str, locks: Path, connect: Callable[[str], Server] = Server
+    ) -> None:
+        self._urls, self._config, self._names, self._locks, self._connect = urls, config, WeightNames(run), locks, connect
 
     @asynccontextmanager
     async def locked(self) -> AsyncIterator[list[Server]]:
@@ -49,44 +52,65 @@ class Target:
         async with AsyncExitStack() as stack:
             for url in sorted(self._urls):
                 await stack.enter_async_context(loader_lock(self._locks, url.rstrip("/")))
-            servers = [Server(url) for url in self._urls]
+            servers = [self._connect(url) for url in self._urls]
             for server in servers:
                 stack.push_async_callback(server.close)
             yield servers
-
-    async def infos(self, servers: Sequence[Server]) -> list[ServerInfo]:
-        return list(await asyncio.gather(*(server.info() for server in servers)))
 
     def checked(self, version: PolicyVersion, tensors: Iterable[tuple[str, torch.Tensor]]) -> CheckedWeights:
         """`WeightsCorrupt` unless they fit the model."""
         return check(version, self._config, {name: tensor.detach().cpu() for name, tensor in tensors})
 
-    async def push_pickled(self, servers: Sequence[Server], infos: Sequence[ServerInfo], weights: CheckedWeights) -> None:
+    async def push_pickled(self, pushes: Sequence[Push], weights: CheckedWeights) -> None:
         """Through HTTP, to all servers at once."""
-        payload, name = weights.pickled(), self._names.name(weights.version)
+        name, by_url = self.name(weights.version), {push.server.url: push for push in pushes}
+        payloads: dict[tuple[str, ...], str] = {}
 
-        async def send() -> Sequence[object]:
-            loads = (server.load_pickled(payload, name, info.tp_size) for server, info in zip(servers, infos, strict=True))
-            return await asyncio.gather(*loads, return_exceptions=True)
+        async def send(server: Server) -> None:
+            push = by_url[server.url]
+            if push.tensors not in payloads:
+                payloads[push.tensors] = await asyncio.to_thread(weights.pickled, push.tensors)
+            await server.load_pickled(payloads[push.tensors], name, push.info.tp_size)
 
-        await swap(servers, send, [weights.sums(info) for info in infos], name)
+        await self._swap(pushes, weights, send)
 
-    async def push_broadcast(
-        self, servers: Sequence[Server], infos: Sequence[ServerInfo], weights: CheckedWeights, group: Group
-    ) -> None:
-        """Over a group that `join` made; all servers receive at the same time."""
-        names, tensors = list(weights.tensors), list(weights.tensors.values())
+    async def push_broadcast(self, pushes: Sequence[Push], weights: CheckedWeights, group: Group) -> None:
+        """Over a group that `join` made of exactly these servers, with the same tensors for each; all receive together."""
+        (names,) = {push.tensors for push in pushes}
+        tensors = [weights.tensors[name] for name in names]
         dtypes = [str(tensor.dtype).removeprefix("torch.") for tensor in tensors]
         shapes = [tuple(tensor.shape) for tensor in tensors]
-        name = self._names.name(weights.version)
+        version = self._names.name(weights.version)
+        sending: list[asyncio.Future[None]] = []
 
-        async def send() -> Sequence[object]:
-            loads = (server.load_broadcast(names, dtypes, shapes, group.name, name) for server in servers)
-            sending = asyncio.to_thread(group.send, tensors)
-            sent, *loaded = await asyncio.gather(sending, *loads, return_exceptions=True)
-            return [sent or outcome for outcome in loaded]
+        async def send(server: Server) -> None:
+            if any(push.error is not None for push in pushes):
+                raise NothingSent("another server of the group could not be paused")
+            if not sending:
+                sending.append(asyncio.ensure_future(asyncio.to_thread(group.send, tensors)))
+            loading = server.load_broadcast(names, dtypes, shapes, group.name, version)
+            for outcome in reversed(await asyncio.gather(loading, asyncio.shield(sending[0]), return_exceptions=True)):
+                if isinstance(outcome, BaseException):
+                    raise outcome
 
-        await swap(servers, send, [weights.sums(info) for info in infos], name)
+        await self._swap(pushes, weights, send)
+
+    async def _swap(self, pushes: Sequence[Push], weights: CheckedWeights, send: Callable[[Server], Awaitable[None]]) -> None:
+        for push in pushes:
+            push.sums = weights.sums(push.info)
+        await swap(pushes, send, self._names.name(weights.version))
+
+    def name(self, version: PolicyVersion) -> str:
+        """What a server calls it."""
+        return self._names.name(version)
+
+
+@dataclass
+class Push(Swap):
+    """A server's part in a push: what it says of itself, and the names of the tensors that it is sent."""
+
+    info: ServerInfo = field(kw_only=True)
+    tensors: tuple[str, ...] = field(kw_only=True)
 
 
 async def join(servers: Sequence[Server], infos: Sequence[ServerInfo], group: Group, host: str, port: int) -> None:

@@ -1,6 +1,6 @@
 """Moves of the trainers: claim, renew, update, commit, name and publish weights, checkpoint.
 
-SQL: `claim_v1`, `renew_leases_v1`, `commit_step_v1`, `stage_version_v1`, `settle_version_v1`, `add_checkpoint_v1`,
+SQL: `claim_v1`, `renew_leases_v1`, `commit_step_v1`, `stage_version_v1`, `settle_version_v2`, `add_checkpoint_v1`,
 `release_trainer_v1`; `renew_trainer_v1` (a stall is the lack of it). Each begins with `hold_trainer_v1`: the fence.
 """
 

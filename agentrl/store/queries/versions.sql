@@ -1,8 +1,7 @@
 -- name: versions
--- Policy versions with their lineage, status and the engines that loaded them.
-select r.name as run, v.version, v.parent, v.updates, v.effective_update, v.status, v.branch, v.staged_at, v.published_at, v.uri,
-       (select string_agg(distinct e.engine, ', ') from agentrl.engine_version e where e.run = v.run and e.version = v.version) as engines
-from agentrl.policy_version v
-join agentrl.run r on r.id = v.run
-where :run::text is null or v.run = (select agentrl.find_run_v1(:run))
-order by r.name, v.version;
+-- What became of each policy version, in words: gaps explained, how long publishing took, who loaded it.
+select run_name as run, version, parent, updates, effective_update, status, branch, explanation, publish_s, phases, bytes, staged_at,
+       published_at, engines, loaded_s, failed_loads, uri
+from agentrl.v_versions
+where :run::text is null or run = (select agentrl.find_run_v1(:run))
+order by run_name, branch, updates, version;

@@ -11,6 +11,7 @@ from store_bench import Bench, PostgresWorld, World, keys
 
 from agentrl.errors import BadValue, CommitRefused, IllegalMove, UnknownVersion
 from agentrl.store.contract import Claim, StepCommit, Trained
+from agentrl.store.loads import EngineLoad
 from agentrl.types import DropReason, Place
 
 
@@ -195,8 +196,8 @@ def test_version_names__grow_and_repeat_by_uri(world: World) -> None:
     with pytest.raises(UnknownVersion):
         store.version(run, 50)
     with pytest.raises(UnknownVersion):
-        store.record_engine_load(run, "engine", 50, 0.5)
-    store.record_engine_load(run, "engine", again.version, 0.5)
+        store.record_engine_load(run, EngineLoad("engine", 50))
+    store.record_engine_load(run, EngineLoad("engine", again.version))
 
 
 def test_checkpoints__of_a_live_step_and_by_uri(world: World) -> None:

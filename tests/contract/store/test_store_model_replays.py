@@ -22,6 +22,7 @@ from agentrl.errors import (
 )
 from agentrl.store.codec import lineage_json
 from agentrl.store.embedded import start_embedded
+from agentrl.store.loads import EngineLoad
 from agentrl.store.postgres import PostgresStore
 from agentrl.types import Opened, Place
 
@@ -305,7 +306,7 @@ def test_pull_between_turns(world: World) -> None:
     one_step(bench)
     assert bench.ask(1, engine=old).refusal == "no_capacity"
     newest = world.store.newest_version(bench.run)
-    world.store.record_engine_load(bench.run, "W0", newest.version, 0.5)
+    world.store.record_engine_load(bench.run, EngineLoad("W0", newest.version))
     assert len(bench.open(1, engine=newest.version)) == 1
 
 

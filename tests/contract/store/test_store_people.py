@@ -9,6 +9,7 @@ import psycopg
 import pytest
 from store_bench import CANCELLED, FAILED, LINEAGE, Bench, PostgresWorld, Server, graded, segment
 
+from agentrl.store.loads import EngineLoad
 from agentrl.store.postgres import PostgresStore
 from agentrl.store.saved_queries import saved_queries
 from agentrl.types import EpisodeEnd, Outcome, Place, Reward, Termination, Timings, ToolCall, ToolResult
@@ -17,6 +18,7 @@ VIEWS = (
     "v_runs", "v_conservation", "v_stuck", "v_dropped_by_reason", "v_staleness", "v_reward_by_task", "v_groups",
     "v_zero_variance",
     "v_tool_errors", "v_stop_reasons", "v_token_mismatch", "v_step_timing", "v_workers", "v_grader_disagreement",
+    "v_versions", "v_engines",
 )  # fmt: skip
 
 
@@ -251,7 +253,7 @@ def test_v_workers__newest_sign_of_life(postgres: PostgresWorld) -> None:
     bench.ask(2, worker="busy")
     (idle,) = bench.ask(1, worker="idle").episodes
     bench.finish(idle)
-    bench.store.record_engine_load(bench.run, "evaluator", bench.version, 0.5)
+    bench.store.record_engine_load(bench.run, EngineLoad("evaluator", bench.version))
     rows = {r["worker"]: r for r in view(bench, "v_workers")}
     assert {w: (r["role"], r["holds"]) for w, r in rows.items()} == {
         "busy": ("rollout", 2), "idle": ("rollout", 0), "evaluator": ("rollout", 0), "trainer": ("trainer", 0),
@@ -329,8 +331,9 @@ def test_weight_loads__beside_the_time_between_updates(postgres: PostgresWorld) 
     assert bench.store.query("weight_loads", run=bench.spec.name).rows == []
     bench.train(3)
     for version, seconds in ((0, 2.0), (1, 4.0), (3, 6.0)):
-        bench.store.record_engine_load(bench.run, "W0", version, seconds)
-    bench.store.record_engine_load(bench.run, "W0", 3, 50.0)
+        bench.store.record_engine_load(bench.run, EngineLoad("W0", version, phases={"read": seconds}))
+    bench.store.record_engine_load(bench.run, EngineLoad("W0", 3, phases={"read": 50.0}, error="damaged"))
+    bench.store.record_engine_load(bench.run, EngineLoad("E0", 3, phases={"read": 70.0}, pinned=True))
     with postgres.store.transaction() as connection:
         connection.execute(
             "update agentrl.step set at = timestamptz 'epoch' + step * interval '20 s' where run = %s", (bench.run,)

@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from agentrl.cli.main import app
 from agentrl.errors import UsageError
+from agentrl.store.loads import EngineLoad
 from agentrl.store.retention import removed_by_retention, retain
 from agentrl.store.vacuum import vacuum
 from agentrl.types import Place
@@ -33,7 +34,7 @@ def retired(postgres: PostgresWorld, days: int, **spec: object) -> Bench:
     postgres.store.complete(first, FAILED)
     bench.train(1)
     for version in (0, 1):
-        postgres.store.record_engine_load(bench.run, "engine", version, 0.5)
+        postgres.store.record_engine_load(bench.run, EngineLoad("engine", version))
     while bench.version < 64:
         bench.publish()
     bench.train(1)

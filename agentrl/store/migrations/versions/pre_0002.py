@@ -30,10 +30,21 @@ alter table agentrl.run add column group_deadline interval, add column long_toke
   add column origins text[] not null default '{simulated,recorded}',
   add column ahead bigint check (ahead >= 0),
   add check (ahead <= lag_bound);
-alter table agentrl.engine_version add column load_s double precision check (load_s >= 0);
 alter table agentrl.live add column parked_at timestamptz;
 alter table agentrl.segment add column compacted json;
 alter table agentrl.trajectory add column parent_seg bigint, add column root uuid, add column payload json;
+alter table agentrl.policy_version add column bytes bigint, add column phases jsonb, add column removed_at timestamptz;
+alter table agentrl.engine_version
+  add column outcome text not null default 'loaded' check (outcome in ('loaded', 'failed')),
+  add column attempt bigint not null default 1,
+  add column transport text,
+  add column bytes bigint,
+  add column seconds double precision,
+  add column phases jsonb,
+  add column error text,
+  add column loader text,
+  add column fence bigint,
+  add column pinned boolean not null default false;
 alter table agentrl.grade_job add column attempts bigint not null default 0;
 alter table agentrl.ready add column source bigint, add column environment text;
 alter table agentrl.lease add column source bigint, add column environment text;

@@ -25,6 +25,20 @@ alter table agentrl.event add constraint event_is_a_legal_move check (coalesce(f
     'consumed -> ready'))
 """
 
+_LOADS = """
+alter table agentrl.engine_version
+  add column if not exists outcome text not null default 'loaded' check (outcome in ('loaded', 'failed')),
+  add column if not exists attempt bigint not null default 1,
+  add column if not exists transport text,
+  add column if not exists bytes bigint,
+  add column if not exists seconds double precision,
+  add column if not exists phases jsonb,
+  add column if not exists error text,
+  add column if not exists loader text,
+  add column if not exists fence bigint,
+  add column if not exists pinned boolean not null default false
+"""
+
 
 _AHEAD = """
 do $$ begin
@@ -51,7 +65,11 @@ def upgrade() -> None:
     op.execute("create index on agentrl.trajectory (root) where root is not null")
     op.execute(_AHEAD)
     op.execute("alter table agentrl.live add column if not exists parked_at timestamptz")
-    op.execute("alter table agentrl.engine_version add column if not exists load_s double precision check (load_s >= 0)")
+    op.execute(
+        "alter table agentrl.policy_version add column if not exists bytes bigint, add column if not exists phases jsonb,"
+        " add column if not exists removed_at timestamptz"
+    )
+    op.execute(_LOADS)
     op.execute("alter table agentrl.event drop constraint event_is_a_legal_move")
     op.execute(_MOVES)
     op.execute("create index on agentrl.ready (run, oldest_update, at, item)")

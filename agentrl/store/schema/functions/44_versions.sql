@@ -31,9 +31,9 @@ begin
   return v;
 end $$;
 
--- Marks a staged version published or failed; repeating it changes nothing.
-create or replace function agentrl.settle_version_v1(run_ bigint, fence_ bigint, version_ bigint, status_ text) returns void
-language plpgsql as $$
+-- Marks a staged version published or failed, with what it cost the trainer; repeating it changes nothing.
+create or replace function agentrl.settle_version_v2(
+  run_ bigint, fence_ bigint, version_ bigint, status_ text, bytes_ bigint, phases_ text) returns void language plpgsql as $$
 declare
   r agentrl.run := agentrl.hold_trainer_v1(run_, fence_);
   v agentrl.policy_version;
@@ -46,23 +46,33 @@ begin
   elsif v.status <> 'staged' then
     perform agentrl.fail_v1('AR007', format('version %s of run "%s" is %s and can''t become %s', version_, r.name, v.status, status_));
   elsif status_ = 'published' then
-    update agentrl.policy_version set status = 'published', published_at = clock_timestamp() where run = run_ and version = version_;
+    update agentrl.policy_version set status = 'published', published_at = clock_timestamp(), bytes = bytes_, phases = phases_::jsonb
+    where run = run_ and version = version_;
   else
-    update agentrl.policy_version set status = 'failed', failed_at = clock_timestamp() where run = run_ and version = version_;
+    update agentrl.policy_version set status = 'failed', failed_at = clock_timestamp(), bytes = bytes_, phases = phases_::jsonb
+    where run = run_ and version = version_;
   end if;
 end $$;
 
--- Records that an engine loaded a version; repeating the newest load changes nothing.
-create or replace function agentrl.record_load_v2(run_ bigint, engine_ text, version_ bigint, load_s_ float8) returns void
-language plpgsql as $$
+-- Records an attempt to load a version into an engine; repeating the newest one changes nothing.
+create or replace function agentrl.record_load_v2(
+  run_ bigint, engine_ text, version_ bigint, transport_ text, bytes_ bigint, seconds_ double precision, phases_ text, error_ text,
+  loader_ text, fence_ bigint, pinned_ boolean) returns void language plpgsql as $$
+declare
+  outcome_ constant text := case when error_ is null then 'loaded' else 'failed' end;
+  newest agentrl.engine_version;
 begin
   if not exists (select 1 from agentrl.policy_version where run = run_ and version = version_) then
     perform agentrl.fail_v1('AR005', format('engine %s loaded version %s, which has no row in run %s', engine_, version_, run_));
   end if;
-  insert into agentrl.engine_version (run, engine, version, load_s)
-  select run_, engine_, version_, load_s_
-  where version_ is distinct from
-    (select version from agentrl.engine_version where run = run_ and engine = engine_ order by id desc limit 1);
+  select * into newest from agentrl.engine_version where run = run_ and engine = engine_ order by id desc limit 1;
+  if found and newest.version = version_ and newest.outcome = outcome_ and newest.seconds is not distinct from seconds_ then
+    return;
+  end if;
+  insert into agentrl.engine_version (run, engine, version, outcome, attempt, transport, bytes, seconds, phases, error, loader, fence,
+                                      pinned)
+  select run_, engine_, version_, outcome_, 1 + count(*), transport_, bytes_, seconds_, phases_::jsonb, error_, loader_, fence_, pinned_
+  from agentrl.engine_version where run = run_ and engine = engine_ and version = version_;
 end $$;
 
 -- Commits a checkpoint whose files are written; the same uri again gives the first row. Writing takes its time, so later steps may
@@ -108,11 +118,14 @@ begin
   elsif v.status <> 'published' then
     perform agentrl.fail_v1('AR007', format('version %s of run %s is %s: only a published version can be evaluated', version_, run_, v.status));
   end if;
+  perform pg_advisory_xact_lock_shared(hashtext('agentrl.weights'), run_::int);
   -- Retention tests for open evaluations under the same lock: either it sees this one, or this call sees what it removed.
   perform pg_advisory_xact_lock_shared(hashtext('agentrl.retention'), run_::int);
   select id into id_ from agentrl.evaluation where run = run_ and version = version_ and split = split_;
   if found then
     return id_;
+  elsif exists (select 1 from agentrl.policy_version where run = run_ and version = version_ and removed_at is not null) then
+    perform agentrl.fail_v1('AR009', format('the weights of version %s of run %s were removed, so it can''t be evaluated', version_, run_));
   elsif agentrl.is_retired_v1(run_, version_) then
     perform agentrl.fail_v1('AR009', format('version %s of run %s was removed by retention and can''t be evaluated', version_, run_));
   end if;

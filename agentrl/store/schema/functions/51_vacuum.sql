@@ -35,7 +35,7 @@ begin
   select count(*) into groups from d;
   with d as (delete from agentrl.engine_version e
              where e.run = run_ and e.loaded_at < before_
-               and exists (select 1 from agentrl.engine_version n where n.run = run_ and n.engine = e.engine and n.id > e.id)
+               and exists (select 1 from agentrl.engine_version n where n.run = run_ and n.engine = e.engine and n.id > e.id and n.outcome = 'loaded')
              returning 1)
   select count(*) into loads from d;
 end $$;

@@ -343,7 +343,8 @@ from (
   union all
   select run, worker, 'rollout', 0, max(at), null from agentrl.open_request group by run, worker
   union all
-  select run, engine, 'rollout', 0, max(loaded_at), null from agentrl.engine_version group by run, engine
+  select run, coalesce(loader, engine), 'rollout', 0, max(loaded_at), null from agentrl.engine_version where fence is null
+  group by run, coalesce(loader, engine)
   union all
   select run, worker, 'reward', count(*), max(lease_until - lease), bool_and(agentrl.lapsed_v1(lease_until, lease))
   from agentrl.grade_job where worker is not null group by run, worker

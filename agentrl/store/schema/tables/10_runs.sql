@@ -81,18 +81,30 @@ create table agentrl.policy_version (
   staged_at timestamptz not null default now(),             -- When the name was given.
   published_at timestamptz,                                 -- When the weights were verified.
   failed_at timestamptz,                                    -- When the name was burnt.
+  bytes bigint,                                             -- Size of the weights' file.
+  phases jsonb,                                             -- Seconds of the trainer by phase: export, write, checksum, stage, push, verify.
+  removed_at timestamptz,                                   -- When the file was removed, since nobody needed it any more.
   primary key (run, version),
   foreign key (run, parent) references agentrl.policy_version
 );
 
--- Which engine loaded which version, and when.
+-- Which engine loaded which version, when, and what that took: a row per attempt.
 create table agentrl.engine_version (
   id bigint generated always as identity primary key,       -- Order of the loads.
   run bigint not null references agentrl.run,               -- The run.
-  engine text not null,                                     -- Name of the engine process.
+  engine text not null,                                     -- Name of the engine process, or URL of the server.
   version bigint not null,                                  -- Version that it loaded.
-  loaded_at timestamptz not null default now(),             -- When it was loaded.
-  load_s double precision check (load_s >= 0),              -- Seconds that loading took; NULL where nobody measured it.
+  loaded_at timestamptz not null default now(),             -- When it was loaded, or failed to be.
+  outcome text not null default 'loaded' check (outcome in ('loaded', 'failed')), -- Whether the engine holds the version since then.
+  attempt bigint not null default 1,                        -- The how many-th attempt of this engine at this version.
+  transport text,                                           -- file, disk, tensor or distributed.
+  bytes bigint,                                             -- Bytes read or sent.
+  seconds double precision,                                 -- Wall time of the attempt.
+  phases jsonb,                                             -- Seconds by phase: lock, read, checksum, check, build, pause, transfer, verify, resume.
+  error text,                                               -- Why it failed.
+  loader text,                                              -- Process that brought the weights; NULL: the engine itself.
+  fence bigint,                                             -- Fence of the trainer that pushed them; NULL: a worker loaded them.
+  pinned boolean not null default false,                    -- Of an engine that stays with the version it evaluates.
   foreign key (run, version) references agentrl.policy_version
 );
 create index on agentrl.engine_version (run, engine, id);
