@@ -35,6 +35,8 @@ class TurnOutcome:
     results: tuple[ToolResult, ...] = ()
     reward: float | None = None
     tool_s: float = 0.0
+    units: tuple[int, ...] | None = None
+    """Positions in the turn's text at which units of credit begin; None: the turn is a unit."""
 
 
 async def begin(
@@ -83,14 +85,14 @@ async def take_turn(
     started = time.perf_counter()
     step = await _step(environment, episode, text)
     tool_s = time.perf_counter() - started
-    messages = step.messages
+    messages, units = step.messages, episode.take_turn_units(text)
     episode.turns.append(Turn(text, step.calls, step.results, messages))
     if step.done or await _stops(environment, episode):
         messages = ()
         await end(environment, episode, Termination.TERMINATED)
     elif episode.n_turns >= environment.max_turns:
         await end(environment, episode, Termination.TRUNCATED_TURNS)
-    return TurnOutcome(messages, episode.ended, step.calls, step.results, episode.take_turn_reward(), tool_s)
+    return TurnOutcome(messages, episode.ended, step.calls, step.results, episode.take_turn_reward(), tool_s, units)
 
 
 async def end(environment: Environment, episode: Episode, termination: Termination) -> None:

@@ -8,7 +8,7 @@ from math import ceil
 from uuid import UUID
 
 from agentrl.errors import CommitRefused, Fenced, IllegalMove, UnknownVersion, UsageError
-from agentrl.store.codec import check_items, float_bytes, strict_json
+from agentrl.store.codec import check_items, strict_json, trained_arrays
 from agentrl.store.contract import WORK_PLACES, Checkpoint, Claim, ClaimedItem, StepCommit, StepResult, TrainerStart
 from agentrl.store.memory_rows import Item, MemoryRows, Run, Step
 from agentrl.types import DropReason, Place, PolicyVersion
@@ -178,8 +178,7 @@ class MemoryTrainer(MemoryRows):
         strict_json(dict(commit.denominators), "denominators")
         strict_json(dict(commit.metrics), "metrics")
         for t in commit.trained:
-            for name in ("logprobs", "values", "advantages", "returns"):
-                float_bytes(getattr(t, name), len(t.logprobs), f"trained.{name}")
+            trained_arrays(t)
         with self._lock:
             r = self._trainer(run, fence)
             known = next((s for s in r.steps if not s.abandoned and s.result.step == commit.step), None)

@@ -29,6 +29,8 @@ alter table agentrl.run add column group_deadline interval, add column long_toke
   add column resume_partial boolean not null default false,
   add column origins text[] not null default '{simulated,recorded}';
 alter table agentrl.live add column parked_at timestamptz;
+alter table agentrl.segment add column unit_starts bytea check (octet_length(unit_starts) = n_act);
+alter table agentrl.trained add column local_advantages bytea;
 alter table agentrl.grade_job add column attempts bigint not null default 0;
 alter table agentrl.ready add column source bigint, add column environment text;
 alter table agentrl.lease add column source bigint, add column environment text;

@@ -80,14 +80,16 @@ begin
 end $$;
 
 -- Stores what a step used of one trajectory.
-create or replace function agentrl.add_trained_v1(
-  run_ bigint, branch_ bigint, step_ bigint, trajectory_ uuid, logprobs_ bytea, values_ bytea, advantages_ bytea, returns_ bytea)
-returns void language plpgsql as $$
+create or replace function agentrl.add_trained_v2(
+  run_ bigint, branch_ bigint, step_ bigint, trajectory_ uuid, logprobs_ bytea, values_ bytea, advantages_ bytea, returns_ bytea,
+  local_advantages_ bytea) returns void language plpgsql as $$
 begin
-  insert into agentrl.trained (run, start_version, trajectory, branch, step, reward_id, logprobs, "values", advantages, returns)
+  insert into agentrl.trained (run, start_version, trajectory, branch, step, reward_id, logprobs, "values", advantages, returns,
+    local_advantages)
   select c.run, case when c.source is null then c.start_version else (select trainer_version from agentrl.step s
            where s.run = c.run and s.branch = c.branch and s.step = c.step) end, c.trajectory, c.branch, c.step,
-         (select max(id) from agentrl.reward where trajectory = trajectory_), logprobs_, values_, advantages_, returns_
+         (select max(id) from agentrl.reward where trajectory = trajectory_), logprobs_, values_, advantages_, returns_,
+         local_advantages_
   from agentrl.consumed c where c.run = run_ and c.branch = branch_ and c.step = step_ and c.trajectory = trajectory_;
   if not found then
     perform agentrl.fail_v1('AR006', format('trained.trajectory: %s was not consumed by step %s', trajectory_, step_));
