@@ -204,7 +204,8 @@ class Segment:
     ``observation`` int32 [n_obs] (prompt, tool output, template scaffolding: never trained);
     ``action`` int32 [n_act], exactly as sampled, the stop token included;
     ``logprobs`` float32 [n_act] of the distribution sampled from; ``versions`` int32 [n_act], policy version per token;
-    ``loss_mask`` uint8 [n_act] or None (all action tokens train).
+    ``loss_mask`` uint8 [n_act] or None (all action tokens train);
+    ``unit_starts`` uint8 [n_act], 1 on the action tokens with which a unit of credit begins, or None: the turn is a unit.
     A final observation without an action is a last segment with n_act == 0; it is not a turn.
     """
 
@@ -225,6 +226,7 @@ class Segment:
     tool_results: tuple[ToolResult, ...] = ()
     reward: float | None = None
     timings: Timings = field(default_factory=Timings)
+    unit_starts: np.ndarray | None = None
 
     @property
     def n_obs(self) -> int:

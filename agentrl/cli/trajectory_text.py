@@ -6,6 +6,8 @@ import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from agentrl.tokens.reasoning import answer_start, opens
 from agentrl.types import Segment, StoredTrajectory
 
@@ -45,6 +47,8 @@ def _segment_lines(segment: Segment, tokens: bool, reasoning: bool) -> Iterator[
         yield f"  [{segment.index}] action, {segment.n_act} tokens, version {span}, {reason}"
         opened = opens(segment.observation_text)
         yield from _action_lines(segment.action_text, opened, reasoning)
+        if segment.unit_starts is not None:
+            yield f"      units of credit begin at action tokens {np.flatnonzero(segment.unit_starts).tolist()}"
     if tokens:
         yield f"      observation ids {segment.observation.tolist()}"
         for token, logprob, version in zip(segment.action, segment.logprobs, segment.versions, strict=True):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, NoReturn, cast
@@ -85,6 +85,7 @@ class Episode:
     read: Callable[[str, Schemas], ParsedTurn] = parse
     """Finds reasoning and tool calls in a turn's text, in the format that the run's chat template writes."""
     _turn_reward: float | None = None
+    _turn_units: tuple[int, ...] | None = None
 
     @property
     def n_turns(self) -> int:
@@ -112,6 +113,29 @@ class Episode:
         if isinstance(number, bool) or not isinstance(number, (int, float)) or not math.isfinite(number):
             raise EnvironmentFault(f"add_reward on task {self.task.id!r} got {value!r}: a finite number is needed")
         self._turn_reward = (self._turn_reward or 0.0) + float(number)
+
+    def mark_units(self, *starts: int) -> None:
+        """Say where units of credit begin in the running turn, when they are not turns.
+
+        ``starts``: positions in the turn's text as ``step`` gets it; the token that holds the character begins a unit.
+        ``mark_units()``: none does, the turn belongs to the unit of the turn before. ``mark_units(0, n)``: the turn is two
+        units. The last call of a turn counts.
+        """
+        numbers: Sequence[Any] = starts
+        if not all(isinstance(n, int) and not isinstance(n, bool) and n >= 0 for n in numbers):
+            raise EnvironmentFault(
+                f"mark_units on task {self.task.id!r} got {starts!r:.200}: positions are whole numbers from 0"
+            )
+        self._turn_units = tuple(sorted(set(starts)))
+
+    def take_turn_units(self, text: str) -> tuple[int, ...] | None:
+        """What was marked in the turn with this text, None when nothing was."""
+        starts, self._turn_units = self._turn_units, None
+        if starts and starts[-1] >= max(len(text), 1):
+            raise EnvironmentFault(
+                f"mark_units on task {self.task.id!r} got position {starts[-1]}, but the turn's text has {len(text)} characters"
+            )
+        return starts
 
     def take_turn_reward(self) -> float | None:
         """What was added since the last call, None when nothing was."""

@@ -39,6 +39,8 @@ class TurnOutcome:
     results: tuple[ToolResult, ...] = ()
     reward: float | None = None
     tool_s: float = 0.0
+    units: tuple[int, ...] | None = None
+    """Positions in the turn's text at which units of credit begin; None: the turn is a unit."""
 
 
 async def begin(
@@ -102,7 +104,7 @@ async def _take_turn(
     started = time.perf_counter()
     step = await _step(environment, episode, text)
     tool_s = time.perf_counter() - started
-    messages = step.messages
+    messages, units = step.messages, episode.take_turn_units(text)
     compacted = None
     episode.turns.append(Turn(text, step.calls, step.results, messages))
     episode.messages += [Message("assistant", text), *messages]
@@ -113,7 +115,7 @@ async def _take_turn(
         await end(environment, episode, Termination.TRUNCATED_TURNS)
     else:
         compacted = await _compacted(environment, episode)
-    return TurnOutcome(messages, episode.ended, compacted, step.calls, step.results, episode.take_turn_reward(), tool_s)
+    return TurnOutcome(messages, episode.ended, compacted, step.calls, step.results, episode.take_turn_reward(), tool_s, units)
 
 
 async def end(environment: Environment, episode: Episode, termination: Termination) -> None:

@@ -34,6 +34,7 @@ from agentrl.tokens.chat_format import ChatFormat
 from agentrl.tokens.history import History
 from agentrl.tokens.messages import Message
 from agentrl.tokens.transcript import Transcript
+from agentrl.tokens.unit_marks import unit_starts
 from agentrl.types import EpisodeEnd, FinishReason, Opened, Outcome, Reward, Sampling, Segment, Termination, Timings
 from sandboxes.contract import SandboxError, SandboxPool
 
@@ -288,9 +289,15 @@ class _Conversation:
             tool_calls=outcome.calls,
             tool_results=outcome.results,
             reward=outcome.reward,
+            unit_starts=self._unit_starts(segment, outcome),
             timings=Timings(generation.queue_s, generation.generate_s, outcome.tool_s),
         )
         await self.write(stored)
+
+    def _unit_starts(self, segment: Segment, outcome: TurnOutcome) -> np.ndarray | None:
+        if outcome.units is None:
+            return None
+        return unit_starts(self.runner.chat.decode_action, segment.action.tolist(), outcome.units)
 
     async def _ending(self, termination: Termination) -> EpisodeEnd:
         """Store the state after the last turn where a budget ended the episode.

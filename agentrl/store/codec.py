@@ -16,6 +16,7 @@ from uuid import UUID
 import numpy as np
 
 from agentrl.errors import BadValue
+from agentrl.store.contract import Trained
 from agentrl.types import (
     EpisodeEnd,
     Json,
@@ -143,10 +144,11 @@ CONTENT = slice(1, -3)
 def segment_parameters(s: Segment) -> tuple[Any, ...]:
     """Everything `write_segment_v2` takes after the fence, texts in UTF-8; `CONTENT` of it tells two turns apart."""
     n_obs, n_act = len(s.observation), len(s.action)
-    if not len(s.logprobs) == len(s.versions) == n_act or (s.loss_mask is not None and len(s.loss_mask) != n_act):
+    marks = [array for array in (s.loss_mask, s.unit_starts) if array is not None]
+    if not len(s.logprobs) == len(s.versions) == n_act or any(len(array) != n_act for array in marks):
         raise BadValue(
             f"segment {s.index}: action has {n_act} tokens, logprobs {len(s.logprobs)}, versions {len(s.versions)}, "
-            f"loss_mask {'none' if s.loss_mask is None else len(s.loss_mask)}"
+            f"loss_mask {_length(s.loss_mask)}, unit_starts {_length(s.unit_starts)}"
         )
     ids = b"".join((_fitting(s.observation, _INT32, "observation").data, _fitting(s.action, _INT32, "action").data))
     logprobs = float_bytes(s.logprobs, n_act, "logprobs")
@@ -154,6 +156,7 @@ def segment_parameters(s: Segment) -> tuple[Any, ...]:
     version = int(s.versions[0]) if n_act else None
     token_versions = None if versions == versions[:4] * n_act else versions
     mask = None if s.loss_mask is None or s.loss_mask.all() else (s.loss_mask != 0).astype(np.uint8).tobytes()
+    units = None if s.unit_starts is None else (s.unit_starts != 0).astype(np.uint8).tobytes()
     reward = finite(s.reward, "segment.reward") if s.reward is not None else None
     observation_text, replaced_observation = _utf8(s.observation_text)
     action_text, replaced_action = _utf8(s.action_text)
@@ -175,10 +178,14 @@ def segment_parameters(s: Segment) -> tuple[Any, ...]:
     tool_raw = [r.raw for r in s.tool_results] if results and any(r.raw is not None for r in s.tool_results) else None
     finish = s.finish_reason.value if s.finish_reason is not None else None
     return (
-        s.index, s.context, version, token_versions, n_obs, n_act, ids, logprobs, mask, finish,
+        s.index, s.context, version, token_versions, n_obs, n_act, ids, logprobs, mask, units, finish,
         observation_text, action_text, s.action_raw, calls_json, results_json, tool_raw, exact, compacted, reward,
         float(s.timings.queue_s), float(s.timings.generate_s), float(s.timings.tool_s),
     )  # fmt: skip
+
+
+def _length(array: np.ndarray | None) -> str:
+    return "none" if array is None else str(len(array))
 
 
 def finite(value: float, field: str) -> float:
@@ -244,3 +251,11 @@ def check_items(items: Sequence[tuple[UUID, int]], field: str) -> None:
     """`BadValue` when an item is named twice."""
     if len({item for item, _ in items}) != len(items):
         raise BadValue(f"{field} names an item twice")
+
+
+def trained_arrays(trained: Trained) -> tuple[bytes | None, ...]:
+    """The arrays of a trained trajectory as `add_trained_v2` takes them. `BadValue` for a wrong length or no finite number."""
+    n = len(trained.logprobs)
+    names = ("logprobs", "values", "advantages", "returns")
+    per_token = (float_bytes(getattr(trained, name), n, f"trained.{name}") for name in names)
+    return (*per_token, float_bytes(trained.local_advantages, None, "trained.local_advantages"))

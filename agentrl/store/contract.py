@@ -225,13 +225,17 @@ class Imported:
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """What one step used of one trajectory; arrays float32 over its action tokens, in order."""
+    """What one step used of one trajectory; arrays float32 over its action tokens, in order.
+
+    ``local_advantages``: one number a unit of credit, V after what followed it minus V before it, as the critic saw both.
+    """
 
     trajectory: UUID
     logprobs: np.ndarray
     values: np.ndarray | None
     advantages: np.ndarray
     returns: np.ndarray | None
+    local_advantages: np.ndarray | None = None
 
 
 @dataclass(frozen=True, slots=True)

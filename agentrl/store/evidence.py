@@ -29,7 +29,7 @@ _TASKS = """
 """
 _STEPS = "select step, branch from agentrl.step where run = %s and abandoned_by is null order by step"
 _CONSUMED = """
-  select c.trajectory, c.start_version, w.value, d.logprobs, d."values", d.advantages, d.returns
+  select c.trajectory, c.start_version, w.value, d.logprobs, d."values", d.advantages, d.returns, d.local_advantages
   from agentrl.consumed c
   join agentrl.trained d on d.run = c.run and d.trajectory = c.trajectory and d.branch = c.branch and d.step = c.step
   left join agentrl.reward w on w.id = d.reward_id
@@ -71,8 +71,8 @@ def step_evidence(store: PostgresConnection, run: int, step: int, branch: int) -
     ((n_trajectories,),) = store.rows(_MEMBERS, (run, branch, step))
     rows = store.rows(_CONSUMED, (run, branch, step))
     trained = [
-        Trained(trajectory, _array(logprobs), _optional(values), _array(advantages), _optional(returns))
-        for trajectory, _, _, logprobs, values, advantages, returns in rows
+        Trained(trajectory, _array(logprobs), _optional(values), _array(advantages), _optional(returns), _optional(local))
+        for trajectory, _, _, logprobs, values, advantages, returns, local in rows
     ]
     return StepEvidence(step, n_trajectories, [row[1] for row in rows], [row[2] for row in rows], trained)
 

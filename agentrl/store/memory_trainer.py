@@ -8,7 +8,7 @@ from math import ceil
 from uuid import UUID
 
 from agentrl.errors import CommitRefused, Fenced, IllegalMove, UsageError
-from agentrl.store.codec import check_items, float_bytes, strict_json
+from agentrl.store.codec import check_items, strict_json, trained_arrays
 from agentrl.store.contract import WORK_PLACES, Checkpoint, Claim, ClaimedItem, StepCommit, StepResult, TrainerStart
 from agentrl.store.memory_rows import Item, Run, Step
 from agentrl.store.memory_weights import MemoryWeights
@@ -180,8 +180,7 @@ class MemoryTrainer(MemoryWeights):
         strict_json(dict(commit.denominators), "denominators")
         strict_json(dict(commit.metrics), "metrics")
         for t in commit.trained:
-            for name in ("logprobs", "values", "advantages", "returns"):
-                float_bytes(getattr(t, name), len(t.logprobs), f"trained.{name}")
+            trained_arrays(t)
         with self._lock:
             r = self._trainer(run, fence)
             known = next((s for s in r.steps if not s.abandoned and s.result.step == commit.step), None)

@@ -17,7 +17,8 @@ from agentrl.types import EpisodeEnd, Lineage, Opened, Place, Purpose, Segment, 
 
 WRITE_SEGMENT = Function(
     "agentrl.write_segment_v2", "uuid", "bigint", "bigint", "bigint", "bigint", "bytea", "bigint", "bigint", "bytea",
-    "bytea", "bytea", "text", "text", "text", "bytea", "text", "text", "bytea[]", "bytea", "text", *["double precision"] * 4,
+    "bytea", "bytea", "bytea", "text", "text", "text", "bytea", "text", "text", "bytea[]", "bytea", "text",
+    *["double precision"] * 4,
 )  # fmt: skip
 COMPLETE = Function(
     "agentrl.complete_v1", "uuid", "bigint", "bigint", "text", "text", "text", "boolean", "double precision", "boolean", "text",

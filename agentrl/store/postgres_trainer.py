@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 from uuid import UUID
 
-from agentrl.store.codec import check_items, float_bytes, strict_json
+from agentrl.store.codec import check_items, strict_json, trained_arrays
 from agentrl.store.contract import WORK_PLACES, Checkpoint, Claim, ClaimedItem, StepCommit, StepResult, TrainerStart
 from agentrl.store.postgres_reading import PostgresReading
 from agentrl.store.postgres_runs import PostgresRuns
@@ -81,7 +80,7 @@ class PostgresTrainer(PostgresRuns, PostgresReading):
         check_items([(item, token) for item, token, _ in fates], "consumed, dropped and released")
         denominators = strict_json(dict(commit.denominators), "denominators")
         metrics = strict_json(dict(commit.metrics), "metrics")
-        trained = [(t.trajectory, *_trained_arrays(t)) for t in commit.trained]
+        trained = [(t.trajectory, *trained_arrays(t)) for t in commit.trained]
         parameters = (
             run, fence, commit.step, commit.policy_updated, commit.trainer_version, commit.batch_hash, denominators, metrics,
             *([f[i] for f in fates] for i in range(3)),
@@ -95,7 +94,7 @@ class PostgresTrainer(PostgresRuns, PostgresReading):
                 step, updates, repeated, branch = found
                 if not repeated:
                     connection.cursor().executemany(
-                        "select agentrl.add_trained_v1(%s, %s, %s, %s, %s, %s, %s, %s)",
+                        "select agentrl.add_trained_v2(%s, %s, %s, %s, %s, %s, %s, %s, %s)",
                         [(run, branch, step, *arrays) for arrays in trained],
                     )
         self.notifier.leave(run, "policy")
@@ -109,9 +108,3 @@ class PostgresTrainer(PostgresRuns, PostgresReading):
             (run, fence, step, updates, version, uri, checksum),
         )
         return Checkpoint(*row)
-
-
-def _trained_arrays(t: Any) -> tuple[bytes | None, ...]:
-    n = len(t.logprobs)
-    names = ("logprobs", "values", "advantages", "returns")
-    return tuple(float_bytes(getattr(t, name), n, f"trained.{name}") for name in names)

@@ -16,11 +16,11 @@ import numpy as np
 from agentrl.types import FinishReason, Segment, Timings, ToolCall, ToolResult
 
 SEGMENT_COLUMNS = (
-    "seg, context, versions[1], token_versions, n_obs, n_act, ids, logprobs, loss_mask, finish_reason, reward, "
-    "observation_text, action_text, action_raw, tool_calls::text, tool_results::text, tool_raw, exact, queue_s, generate_s, "
-    "tool_s, compacted::text"
+    "seg, context, versions[1], token_versions, n_obs, n_act, ids, logprobs, loss_mask, unit_starts, finish_reason, "
+    "reward, observation_text, action_text, action_raw, tool_calls::text, tool_results::text, tool_raw, exact, "
+    "queue_s, generate_s, tool_s, compacted::text"
 )
-_AT_ONCE = 11
+_AT_ONCE = 12
 _REPEATED = 4096
 _INT32 = np.dtype("<i4")
 _FLOAT32 = np.dtype("<f4")
@@ -30,6 +30,7 @@ _set = {f.name: getattr(Segment, f.name).__set__ for f in fields(Segment)}  # th
 _set_index, _set_observation, _set_action = _set["index"], _set["observation"], _set["action"]
 _set_logprobs, _set_versions, _set_loss_mask = _set["logprobs"], _set["versions"], _set["loss_mask"]
 _set_context, _set_finish, _set_reward = _set["context"], _set["finish_reason"], _set["reward"]
+_set_unit_starts = _set["unit_starts"]
 
 
 class StoredSegment(Segment):
@@ -92,7 +93,7 @@ def _decoded(rest: Sequence[Any]) -> tuple[Any, ...]:
 
 def read_segment(row: tuple[Any, ...]) -> Segment:
     """A segment from a row that begins with `SEGMENT_COLUMNS`."""
-    seg, context, version, token_versions, n_obs, n_act, ids, logprobs, mask, finish, reward = row[:_AT_ONCE]
+    seg, context, version, token_versions, n_obs, n_act, ids, logprobs, mask, units, finish, reward = row[:_AT_ONCE]
     tokens = np.frombuffer(ids, _INT32)
     if token_versions is not None:
         versions = np.frombuffer(token_versions, _INT32)
@@ -105,6 +106,7 @@ def read_segment(row: tuple[Any, ...]) -> Segment:
     _set_logprobs(made, np.frombuffer(logprobs, _FLOAT32))
     _set_versions(made, versions)
     _set_loss_mask(made, None if mask is None else np.frombuffer(mask, np.uint8))
+    _set_unit_starts(made, None if units is None else np.frombuffer(units, np.uint8))
     _set_context(made, context)
     _set_finish(made, _FINISH_REASONS[finish])
     _set_reward(made, reward)

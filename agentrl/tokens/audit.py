@@ -62,6 +62,8 @@ def _check_lengths(stored: StoredTrajectory, segment: Segment) -> None:
     arrays = {"log-probs": segment.logprobs, "versions": segment.versions}
     if segment.loss_mask is not None:
         arrays["mask"] = segment.loss_mask
+    if segment.unit_starts is not None:
+        arrays["unit marks"] = segment.unit_starts
     for name, array in arrays.items():
         if len(array) != segment.n_act:
             raise drift(stored, segment, None, f"{segment.n_act} action tokens, but {len(array)} {name}")

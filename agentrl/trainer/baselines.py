@@ -10,7 +10,7 @@ from torch import Tensor
 from agentrl.algorithm.advantages import discounted_sums
 from agentrl.algorithm.groups import anchor_relative, group_relative, leave_one_out, turn_group_relative, uniform_groups
 from agentrl.algorithm.normalise import whiten
-from agentrl.algorithm.turns import broadcast_turns, sum_by_turn, turn_starts
+from agentrl.algorithm.turns import broadcast_turns, sum_by_turn
 from agentrl.config.algorithm import AlgorithmConfig
 from agentrl.trainer.batch import Batch, BatchTrajectory
 from agentrl.trainer.rewards import outcome, with_outcome
@@ -82,7 +82,7 @@ def _by_turn(
         advantages = anchor_relative(
             [float(units.sum()) for units in whole],
             [_return_to_go(units, settings.gamma).tolist() for units in whole],
-            [[t.anchors[int(turn)] for turn in t.turn_id[turn_starts(t.unit_id)]] for t in members],
+            [t.anchors for t in members],
             groups,
             weight=settings.anchor_weight,
             divide_by_std=settings.group_std,

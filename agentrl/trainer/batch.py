@@ -36,9 +36,10 @@ class BatchTrajectory:
     """One trajectory. Tensors [n] over its action tokens.
 
     ``turn_id`` int64, 0..K-1; ``unit_id`` int64: the unit of credit, a turn unless the environment marked others; ``anchors``:
-    per turn, a hash of the observation it answered; ``loss_mask`` bool; ``logp_rollout`` float32, as sampled at
-    ``temperature``; ``token_version`` int64; ``rewards`` float32: rewards of single turns, each on its turn's last action
-    token, without the final ``reward``; ``seams`` bool: last action before a rewritten context.
+    per unit, a hash of what it answered: the observation, and what its own turn said before it; ``loss_mask`` bool;
+    ``logp_rollout`` float32, as sampled at ``temperature``; ``token_version`` int64; ``rewards`` float32: rewards of single
+    turns, each on its turn's last action token, without the final ``reward``; ``seams`` bool: last action before a rewritten
+    context.
     """
 
     id: UUID
@@ -133,8 +134,8 @@ def _fault(stored: StoredTrajectory, max_context: int) -> DropReason | None:
 
 
 def _lengths_differ(segment: Segment) -> bool:
-    arrays = [segment.logprobs, segment.versions] + ([] if segment.loss_mask is None else [segment.loss_mask])
-    return any(len(array) != segment.n_act for array in arrays)
+    arrays = (segment.logprobs, segment.versions, segment.loss_mask, segment.unit_starts)
+    return any(array is not None and len(array) != segment.n_act for array in arrays)
 
 
 def _starts_with_action(segments: Sequence[Segment]) -> bool:
@@ -174,7 +175,7 @@ def _convert(stored: StoredTrajectory) -> BatchTrajectory:
         temperature=stored.lineage.sampling.temperature,
         contexts=tuple(contexts),
         turn_id=turn_id,
-        unit_id=unit_ids(turn_id),
+        unit_id=unit_ids(turn_id, _unit_starts(acting)),
         anchors=_anchors(stored.segments),
         loss_mask=torch.cat([_loss_mask(s) for s in acting]),
         logp_rollout=torch.cat([torch.from_numpy(s.logprobs.astype(np.float32)) for s in acting]),
@@ -195,15 +196,36 @@ def _context(segments: Sequence[Segment]) -> Context:
     )
 
 
+def _unit_starts(acting: Sequence[Segment]) -> Tensor | None:
+    """bool [n]; None when no turn of the trajectory is marked. An unmarked turn among marked ones begins a unit."""
+    if all(segment.unit_starts is None for segment in acting):
+        return None
+    return torch.cat([torch.from_numpy(_own_starts(segment)) for segment in acting])
+
+
+def _own_starts(segment: Segment) -> np.ndarray:
+    if segment.unit_starts is not None:
+        return segment.unit_starts.astype(bool)
+    starts = np.zeros(segment.n_act, dtype=bool)
+    starts[:1] = True
+    return starts
+
+
 def _anchors(segments: Sequence[Segment]) -> tuple[bytes, ...]:
-    """Per turn, a hash of all that was observed since the turn before."""
+    """Per unit of credit, a hash of all that was observed since the turn before, and of what its turn said before it."""
     anchors: list[bytes] = []
     seen = hashlib.sha256()
     for segment in segments:
         seen.update(segment.observation.astype("<i4").tobytes())
-        if segment.n_act:
-            anchors.append(seen.digest())
-            seen = hashlib.sha256()
+        if not segment.n_act:
+            continue
+        starts = _own_starts(segment)
+        starts[0] |= not anchors
+        for place in np.flatnonzero(starts):
+            state = seen.copy()
+            state.update(segment.action[:place].astype("<i4").tobytes())
+            anchors.append(state.digest())
+        seen = hashlib.sha256()
     return tuple(anchors)
 
 

@@ -36,7 +36,7 @@ from agentrl.types import Outcome
 @dataclass(frozen=True, slots=True)
 class Values:
     """The critic's reading of one trajectory: ``at_actions`` float32 [n], V of the state before each action token; ``final``: V
-    after everything, used only where credit bootstraps."""
+    after everything, read only where the episode was cut off (`cut_off`)."""
 
     at_actions: Tensor
     final: float
@@ -47,7 +47,8 @@ class Credit:
     """Per trajectory, tensors [n] over action tokens, in the order of the batch.
 
     ``returns`` are value targets (a turn's target on each of its tokens), trained where ``value_weights`` is not 0. ``local``:
-    per unit of credit [K], V(after the observation that followed) - V(before). None without a critic. Weights and denominators:
+    per unit of credit float32 [K], V(after the observation that followed) - V(before); V is 0 after an episode that ended, and
+    the critic's after one that was cut off, whatever its credit does. None without a critic. Weights and denominators:
     see `agentrl.algorithm.denominators`, over the whole batch.
     """
 
@@ -58,14 +59,19 @@ class Credit:
     local: list[Tensor] | None
 
 
+def cut_off(trajectory: BatchTrajectory) -> bool:
+    """Whether there is a state after the last action from which the episode was to go on."""
+    return trajectory.outcome is Outcome.POLICY_ENDED
+
+
 def bootstraps(trajectory: BatchTrajectory, settings: AlgorithmConfig) -> bool:
     """Whether the value after the last token stands for the future that was cut off."""
-    return trajectory.outcome is Outcome.POLICY_ENDED and settings.truncation == "bootstrap"
+    return cut_off(trajectory) and settings.truncation == "bootstrap"
 
 
 def left_out(trajectory: BatchTrajectory, settings: AlgorithmConfig) -> bool:
     """Whether the trajectory takes part in no loss and no baseline."""
-    return trajectory.outcome is Outcome.POLICY_ENDED and settings.truncation == "mask"
+    return cut_off(trajectory) and settings.truncation == "mask"
 
 
 def assign_credit(
@@ -99,7 +105,10 @@ def assign_credit(
     estimate = _turn_credit if settings.advantage == "turn_gae" else _token_credit
     advantages, returns, value_masks = estimate(trajectories, rewards, read, masks, settings)
     value_masks = [mask & keep for mask, keep in zip(value_masks, kept, strict=True)]
-    local = [local_advantages(unit_values(v.at_actions, t.unit_id), v.final) for t, v in zip(trajectories, read, strict=True)]
+    local = [
+        local_advantages(unit_values(v.at_actions, t.unit_id), v.final if cut_off(t) else 0.0)
+        for t, v in zip(trajectories, values, strict=True)
+    ]
     value_weights = aggregation_weights(value_masks, "token_mean")
     return Credit(_by_token(advantages, masks, settings), policy_weights, returns, value_weights, local)
 

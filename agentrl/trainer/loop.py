@@ -290,11 +290,12 @@ def _sort_items(
 ) -> tuple[Batch, list[tuple[UUID, int]], list[tuple[UUID, int, DropReason]]]:
     """The batch of all items that can be trained.
 
-    An item with an unsound member is dropped whole, for that member's reason; a uniform group is dropped as zero_variance where
-    the settings say so.
+    An item with an unsound member is dropped whole, for that member's reason; one with a trajectory that an item before it has
+    too is a duplicate, and the first trains; a uniform group is dropped as zero_variance where the settings say so.
     """
     whole = build_batch([t for item in items for t in item.trajectories], max_context=max_context)
-    rejected = dict(whole.rejected)
+    rejected = {identity: reason for identity, reason in whole.rejected if reason is not DropReason.DUPLICATE}
+    seen: set[UUID] = set()
     uniform: set[Hashable] = set()
     if algorithm.drop_uniform_groups:
         uniform = uniform_group_ids(whole, algorithm, [not left_out(t, algorithm) for t in whole.trajectories])
@@ -303,6 +304,8 @@ def _sort_items(
     sound: list[StoredTrajectory] = []
     for item in items:
         reasons = [rejected[t.id] for t in item.trajectories if t.id in rejected]
+        reasons += [DropReason.DUPLICATE for t in item.trajectories if t.id in seen]
+        seen.update(t.id for t in item.trajectories)
         if reasons:
             dropped.append((item.item, item.token, reasons[0]))
         elif any(t.group in uniform for t in item.trajectories):

@@ -21,7 +21,7 @@ from agentrl.config.algorithm import AlgorithmConfig
 from agentrl.errors import RunFailed
 from agentrl.store.contract import Trained
 from agentrl.trainer.batch import Batch
-from agentrl.trainer.credit import Credit, Values, assign_credit, bootstraps
+from agentrl.trainer.credit import Credit, Values, assign_credit, cut_off
 from agentrl.trainer.gradients import GradientMemory
 from agentrl.trainer.megatron.model import NonFiniteStep, Outputs, Step, TrainedModel
 from agentrl.trainer.objective import needs_current_logprobs, policy_loss, regularisation, sequence_columns
@@ -113,7 +113,7 @@ def _train_critic(
     """K value updates; returns the values that the advantages are computed from."""
     config = settings.critic
     assert config is not None
-    finals = [bootstraps(t, settings) for t in batch.trajectories]
+    finals = [cut_off(t) for t in batch.trajectories]
     plain = action_rows(batch, {}, with_final=finals)
     if config.gae_lambda == 1 and not any(finals) and settings.mapping == "broadcast" and config.value_clip is None:
         # Targets are then plain returns, whatever the values: the first update's forward pass gives the values before.
@@ -261,6 +261,7 @@ def _trained(batch: Batch, credit: Credit, logprobs: Sequence[Tensor], values: S
             values=None if values is None else values[i].at_actions.numpy(),
             advantages=credit.advantages[i].numpy(),
             returns=None if credit.returns is None else credit.returns[i].numpy(),
+            local_advantages=None if credit.local is None else credit.local[i].numpy(),
         )
         for i, trajectory in enumerate(batch.trajectories)
     ]

@@ -9,8 +9,10 @@ import shutil
 
 import pytest
 
+from agentrl.cli.session import database_session
 from agentrl.model.tiny import build_tiny_model
 from agentrl.model.tiny_tokenizer import TokenizerPlan, build_tokenizer
+from benchmarks.learning.outcome import read_outcome
 from tests.command_line import CommandLine
 
 
@@ -68,6 +70,19 @@ def test_show__prints_turns_calls_and_events(learned: str, command_line: Command
     shown = command_line.run("show", "latest", "--run", "learned", "--tokens")
     for part in ("Implement ", "[0] action", "log-prob", "reward", "events"):
         assert part in shown
+
+
+def test_learning_benchmark__reads_the_run_from_the_store(
+    learned: str, command_line: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AGENTRL_HOME", command_line.environment["AGENTRL_HOME"])
+    monkeypatch.delenv("AGENTRL_DATABASE_URL", raising=False)
+    with database_session() as url:
+        outcome = read_outcome(url, "learned")
+    assert [outcome["held_out_before"], outcome["held_out_after"]] == pytest.approx(scores(learned), abs=5e-4)
+    assert (outcome["steps"], outcome["trajectories"], outcome["lag_max"]) == (25, 25 * 64, 1)
+    assert outcome["curves"]["reward"][-1] > outcome["curves"]["reward"][0]
+    assert all(outcome["curves"].values())
 
 
 def test_logs__carry_the_gauges(learned: str, command_line: CommandLine) -> None:

@@ -140,8 +140,12 @@ def eventful_run(postgres: PostgresWorld) -> Bench:
     for episode in (*others, *bench.open(1)):
         strange(bench, episode)
     claim = bench.claim()
+
+    def full(n: int, value: float) -> np.ndarray:
+        return np.full(n, value, np.float32)
+
     used = [
-        Trained(t.id, np.full(n, -0.5, np.float32), None, np.full(n, 1e-45, np.float32), np.full(n, 0.1, np.float32))
+        Trained(t.id, full(n, -0.5), None, full(n, 1e-45), full(n, 0.1), full(1, -0.25))
         for item in claim.items
         for t in item.trajectories
         for n in [sum(s.n_act for s in t.segments)]
@@ -181,6 +185,7 @@ def strange(bench: Bench, episode: Any) -> None:
             tool_calls=(ToolCall("bash", {"command": "cat \x00"}),),
             tool_results=(ToolResult("bash", "x" * 5_000_000, raw=b"\x00\xfe" * 2_500_000), ToolResult("bash", "\udfff")),
             loss_mask=np.uint8([1, 0, 1]),
+            unit_starts=np.uint8([0, 0, 1]),
             reward=0.1,
         ),
     )

@@ -147,11 +147,13 @@ def test_commit_bad_numbers__named(
 def test_trained_arrays__finite_and_kept(world: World) -> None:
     bench, claim = claimed(world)
     ones = np.ones(3, np.float32)
-    trained = [Trained(t.id, ones, None, ones * 2, ones * 3) for i in claim.items for t in i.trajectories]
+    trained = [Trained(t.id, ones, None, ones * 2, ones * 3, ones[:1]) for i in claim.items for t in i.trajectories]
     with pytest.raises(BadValue, match=r"trained\.advantages"):
         bench.commit(claim.items, trained=[replace(trained[0], advantages=ones * np.float32(np.nan))])
     with pytest.raises(BadValue, match=r"trained\.returns"):
         bench.commit(claim.items, trained=[replace(trained[0], returns=np.ones(2, np.float32))])
+    with pytest.raises(BadValue, match=r"trained\.local_advantages"):
+        bench.commit(claim.items, trained=[replace(trained[0], local_advantages=np.array([np.inf], np.float32))])
     bench.commit(claim.items, trained=trained)
     assert bench.place(Place.CONSUMED) == 3
 
@@ -159,14 +161,16 @@ def test_trained_arrays__finite_and_kept(world: World) -> None:
 def test_trained_rows__readable_in_sql(postgres: PostgresWorld) -> None:
     bench, claim = claimed(postgres)
     values = np.array([0.1, -2.5, 1e-40], np.float32)
-    trained = [Trained(t.id, values, values, values, None) for i in claim.items for t in i.trajectories]
+    trained = [Trained(t.id, values, values, values, None, values[:2]) for i in claim.items for t in i.trajectories]
     bench.commit(claim.items, trained=trained)
     rows = postgres.store.rows(
-        'select agentrl.f4(logprobs), agentrl.f4("values"), returns, reward_id is not null from agentrl.trained where run = %s',
+        'select agentrl.f4(logprobs), agentrl.f4("values"), agentrl.f4(local_advantages), returns, reward_id is not null'
+        " from agentrl.trained where run = %s",
         (bench.run,),
     )
     assert len(rows) == 3
-    for logprobs, stored, returns, has_reward in rows:
+    for logprobs, stored, local, returns, has_reward in rows:
+        assert np.array(local, np.float32).tobytes() == values[:2].tobytes()
         assert np.array(logprobs, np.float32).tobytes() == np.array(stored, np.float32).tobytes() == values.tobytes()
         assert (returns, has_reward) == (None, True)
 

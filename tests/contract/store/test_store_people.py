@@ -199,6 +199,7 @@ DAMAGE = (
     ("segment set ids = ids || '\\x00'", "ids hold 29 bytes for 7 tokens"),
     ("segment set logprobs = ''", "logprobs hold 0 bytes for 3 action tokens"),
     ("segment set loss_mask = '\\x01'", "loss_mask holds 1 bytes for 3 action tokens"),
+    ("segment set unit_starts = '\\x01'", "unit_starts hold 1 bytes for 3 action tokens"),
     ("segment set token_versions = '\\x00'", "token_versions hold 1 bytes for 3 action tokens"),
     ("segment set versions = '{0,1}'", "versions {0,1} are not those of the 3 action tokens"),
     ("segment set versions = '{}'", "versions {} are not those of the 3 action tokens"),

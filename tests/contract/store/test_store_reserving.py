@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 from store_bench import Bench, World, graded, segment
 
 from agentrl.errors import Fenced
 from agentrl.types import Opened, Place
 
-LONG = {"long_tokens": 20, "long_share": 0.25, "long_wait_s": 30.0}
+VECTOR = json.loads((Path(__file__).parents[2] / "data" / "algorithm_vectors.json").read_text())["vectors"]["long_reservation"]
+GIVEN = VECTOR["inputs"]
+CASES = list(zip(GIVEN["cases"], VECTOR["expected"]["result"], strict=True))
+LONG = {"long_tokens": 20, "long_share": GIVEN["q"], "long_wait_s": float(GIVEN["t_max"])}
 
 
 def finish(bench: Bench, episode: Opened, n: int) -> None:
@@ -16,18 +22,16 @@ def finish(bench: Bench, episode: Opened, n: int) -> None:
     bench.store.complete(episode, graded(1))
 
 
-@pytest.mark.parametrize(
-    ("short", "long", "waited", "taken"),
-    [(10, 1, 5, None), (10, 1, 31, (7, 1)), (10, 3, 0, (6, 2)), (4, 5, 0, (4, 4)), (3, 2, 99, None)],
-)
-def test_long_reservation(world: World, short: int, long: int, waited: float, taken: tuple[int, int] | None) -> None:
-    bench = world.bench(n_tasks=16, lag_bound=None, batch_min=8, batch_max=8, **LONG)
+@pytest.mark.parametrize(("given", "taken"), CASES)
+def test_long_reservation(world: World, given: tuple[int, int, int], taken: dict[str, int] | None) -> None:
+    short, long, waited = given
+    bench = world.bench(n_tasks=16, lag_bound=None, batch_min=GIVEN["B"], batch_max=GIVEN["B"], **LONG)
     for number, episode in enumerate(bench.open(short + long)):
         finish(bench, episode, 3 if number < short else 30)
     world.advance(bench, float(waited))
     sizes = [t.n_tokens for i in bench.claim().items for t in i.trajectories]
     found = (sum(s < 20 for s in sizes), sum(s >= 20 for s in sizes))
-    assert found == (taken or (0, 0))
+    assert found == ((taken["take_short"], taken["take_long"]) if taken else (0, 0))
 
 
 def test_straggler__its_group_is_given_up_at_the_deadline(world: World) -> None:

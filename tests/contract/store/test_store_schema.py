@@ -64,13 +64,16 @@ def test_segment_debug__decodes_what_was_stored(postgres: PostgresWorld) -> None
     values = np.array([-0.0, -1e-40, -3.4e38, -0.1], np.float32)
     mask = np.array([1, 0, 1, 1], np.uint8)
     postgres.store.write_segment(episode, segment(0, n=4, logprobs=values, loss_mask=mask))
-    ((ids, logprobs, masked, versions),) = postgres.store.rows(
-        "select ids, logprobs, loss_mask, token_versions from agentrl.segment_debug where trajectory = %s",
+    postgres.store.write_segment(episode, segment(1, n=4, unit_starts=np.array([0, 0, 1, 0], np.uint8)))
+    ((ids, logprobs, masked, versions, units), (*_, marked)) = postgres.store.rows(
+        "select ids, logprobs, loss_mask, token_versions, unit_starts from agentrl.segment_debug"
+        " where trajectory = %s order by seg",
         (episode.trajectory,),
     )
     assert ids == [0, 1, 2, 3, 100, 101, 102, 103]
     assert np.array(logprobs, np.float32).tolist() == values.tolist()
     assert (masked, versions) == ([1, 0, 1, 1], [0, 0, 0, 0])
+    assert (units, marked) == (None, [0, 0, 1, 0])
 
 
 def test_unreadable_text__shown_with_replacement_characters(postgres: PostgresWorld) -> None:

@@ -43,10 +43,10 @@ def equal(a: Segment, b: Segment) -> bool:
     arrays = ("observation", "action", "logprobs", "versions")
     if any(getattr(a, n).dtype != getattr(b, n).dtype or getattr(a, n).tobytes() != getattr(b, n).tobytes() for n in arrays):
         return False
-    masks = (a.loss_mask is None, b.loss_mask is None)
-    if masks[0] != masks[1] or (a.loss_mask is not None and b.loss_mask is not None and (a.loss_mask != b.loss_mask).any()):
-        return False
-    blank = dict.fromkeys(arrays, np.zeros(0)) | {"loss_mask": None}
+    for one, other in ((a.loss_mask, b.loss_mask), (a.unit_starts, b.unit_starts)):
+        if (one is None) != (other is None) or (one is not None and other is not None and (one != other).any()):
+            return False
+    blank = dict.fromkeys(arrays, np.zeros(0)) | {"loss_mask": None, "unit_starts": None}
     return repr(replace(a, **blank)) == repr(replace(b, **blank))
 
 
@@ -58,6 +58,7 @@ def test_segment_round_trip__bit_exact(world: World) -> None:
         n=4,
         logprobs=np.array([-0.0, -1e-45, -3.4028235e38, -0.1], np.float32),
         loss_mask=np.array([1, 0, 1, 1], np.uint8),
+        unit_starts=np.array([0, 0, 1, 0], np.uint8),
         context=2,
         finish_reason=FinishReason.LENGTH,
         action_raw=b"\x00\xff\xfe",
@@ -150,6 +151,7 @@ def test_any_bytes_two_megabytes__kept(world: World) -> None:
         ({"logprobs": np.zeros(2, np.float32)}, "logprobs"),
         ({"versions": np.zeros(4, np.int32)}, "versions"),
         ({"loss_mask": np.zeros(4, np.uint8)}, "loss_mask"),
+        ({"unit_starts": np.zeros(4, np.uint8)}, "unit_starts"),
         ({"reward": math.nan}, "reward"),
         ({"action": np.zeros((3, 1), np.int32)}, "action"),
         ({"observation": np.zeros(3, np.float64)}, "observation"),

@@ -14,12 +14,13 @@ import pytest
 
 from agentrl.engine.contract import GenerateRequest, Generation
 from agentrl.engine.scripted import ScriptedEngine
-from agentrl.environment import Done, Environment, Episode, Message, Reward, Task, tool
+from agentrl.environment import Done, Environment, Episode, Message, Reward, Step, Task, tool
 from agentrl.model.tiny_tokenizer import TokenizerPlan, build_tokenizer
 from agentrl.rollout.episode import EpisodeRunner
 from agentrl.store.contract import RunSpec
 from agentrl.store.memory import MemoryStore
 from agentrl.tokens.chat_format import ChatFormat
+from agentrl.trainer.batch import build_batch
 from agentrl.types import (
     EpisodeEnd,
     Lineage,
@@ -178,6 +179,38 @@ async def test_outcome_classes__a_dead_sandbox_is_infrastructure_and_never_a_rew
     assert "c0ffee" in (ending.error or "")
     assert stored.reward is None
     assert place is Place.DROPPED
+
+
+class Nodes(Counter):
+    """What is said before a call is a unit of its own; a count of 0 belongs to the unit before."""
+
+    max_turn_tokens = 100
+
+    async def step(self, episode: Episode, text: str) -> Step:
+        if "<tool_call>" in text:
+            episode.mark_units(0, text.index("<tool_call>"))
+        return await super().step(episode, text)
+
+    @tool(side_effects=False)
+    async def count(self, episode: Episode, number: int) -> str:
+        """Say a number."""
+        if not number:
+            episode.mark_units()
+        return f"ok {number}"
+
+
+async def test_units_of_credit__are_stored_as_the_environment_marked_them(chat: ChatFormat) -> None:
+    ending, stored, _ = await Case(chat, ["count to 3 " + call(3), call(0), "stop"], Nodes()).play()
+    assert ending.termination is Termination.TERMINATED, ending
+    first, second, last = stored.segments
+    assert first.unit_starts is not None
+    begin, other = np.flatnonzero(first.unit_starts)
+    assert begin == 0
+    assert chat.decode(first.action[:other].tolist()) == "count to 3 "
+    assert second.unit_starts is not None
+    assert not second.unit_starts.any()
+    assert last.unit_starts is None
+    assert build_batch([stored], max_context=1000).trajectories[0].n_units == 3
 
 
 class Paying(Counter):

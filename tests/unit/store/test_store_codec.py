@@ -96,9 +96,9 @@ def test_segment_content__all_but_index_and_timings() -> None:
 
 
 NAMES = [
-    "seg", "context", "version", "token_versions", "n_obs", "n_act", "ids", "logprobs", "loss_mask", "finish_reason",
-    "observation_text", "action_text", "action_raw", "tool_calls", "tool_results", "tool_raw", "exact", "compacted", "reward",
-    "queue_s", "generate_s", "tool_s",
+    "seg", "context", "version", "token_versions", "n_obs", "n_act", "ids", "logprobs", "loss_mask", "unit_starts",
+    "finish_reason", "observation_text", "action_text", "action_raw", "tool_calls", "tool_results", "tool_raw", "exact",
+    "compacted", "reward", "queue_s", "generate_s", "tool_s",
 ]  # fmt: skip
 
 

@@ -42,5 +42,15 @@ def test_unsound_member__drops_its_item_for_its_own_reason() -> None:
     assert consumed == [(UUID(int=2), 102)]
 
 
+def test_trajectory_in_two_items__trains_once() -> None:
+    """Delivered twice, it is neither doubled in the loss and its denominator nor lost."""
+    single = AlgorithmConfig()
+    items = [ClaimedItem(UUID(int=n), n, 0, 0, [stored(7 if n < 3 else n)]) for n in (1, 2, 3)]
+    batch, consumed, dropped = _sort_items(items, 100, single)
+    assert [t.id for t in batch.trajectories] == [stored(7).id, stored(3).id]
+    assert consumed == [(UUID(int=1), 1), (UUID(int=3), 3)]
+    assert dropped == [(UUID(int=2), 2, DropReason.DUPLICATE)]
+
+
 def replace_filter(config: AlgorithmConfig, on: bool) -> AlgorithmConfig:
     return config.model_copy(update={"drop_uniform_groups": on})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 from uuid import uuid4
 
@@ -12,7 +11,6 @@ import pytest
 import torch
 from trainer_samples import segment, stored
 
-from agentrl.algorithm.turns import unit_ids
 from agentrl.config.algorithm import AlgorithmConfig, CriticConfig
 from agentrl.trainer.baselines import uniform_group_ids
 from agentrl.trainer.batch import Batch, build_batch
@@ -223,32 +221,12 @@ def test_overlong_trajectory__loses_reward_and_its_group_sees_it() -> None:
     assert [float(x[0]) for x in credit.advantages] == pytest.approx([-0.5, 0.5])
 
 
-def test_decision_nodes_marked_by_the_environment__are_the_unit_of_credit() -> None:
-    batch = batch_of(stored())
-    node = replace(batch.trajectories[0], unit_id=unit_ids(torch.tensor([0, 0, 0, 1, 1]), torch.tensor([1, 0, 1, 0, 0])))
-    values = [Values(torch.tensor([0.2, 9.0, 0.5, 9.0, 9.0]), 0.0)]
-    credit = assign_credit(Batch([node], []), values, settings())
-    assert credit.advantages[0].tolist() == pytest.approx([0.8, 0.8, 0.5, 0.5, 0.5])
-    assert credit.value_weights is not None
-    assert credit.value_weights.per_token[0].tolist() == [1, 0, 1, 0, 0]
-    assert credit.local is not None
-    assert credit.local[0].tolist() == pytest.approx([0.3, -0.5])
-
-
 def test_hierarchical_mapping__turn_advantage_at_each_turn_start_and_every_value_trained() -> None:
     values = [0.2, 0.4, 0.1, 0.5, 0.7]
     credit = credit_of(stored(), values, mapping="hierarchical")
     assert credit.advantages[0].tolist() == pytest.approx([1 - v for v in values])
     assert credit.value_weights is not None
     assert credit.value_weights.denominator == 5
-
-
-def test_same_group_on_two_replicas__equal_advantages_element_by_element() -> None:
-    a = uuid4()
-    members = [stored(i, group=a, reward=reward) for i, reward in enumerate([1.0, 0.3, 0.7, 0.1])]
-    one, other = (assign_credit(batch_of(*members), None, settings(**GROUP, group_std=True)) for _ in range(2))
-    for left, right in zip(one.advantages, other.advantages, strict=True):
-        assert torch.equal(left, right)
 
 
 def test_sequence_mean__every_trajectory_weighs_the_same() -> None:

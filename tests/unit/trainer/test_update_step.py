@@ -154,6 +154,26 @@ def test_cut_off_trajectories__bootstrap_from_the_state_after_the_last_token(mod
         assert kept.returns[-1] == pytest.approx(float(values[-1]), abs=1e-5)
 
 
+@pytest.mark.parametrize("truncation", ["bootstrap", "zero", "mask"])
+def test_local_advantages__include_the_last_unit_of_a_cut_off_episode(
+    models: tuple[TrainedModel, TrainedModel], truncation: str
+) -> None:
+    policy, critic = models
+    train_on(make_batch(policy), policy, critic, settings(), policy_lr=1e-3, update_policy=False)
+    whole = make_batch(policy, 2)
+    cut = make_batch(policy, 2, outcome=Outcome.POLICY_ENDED, termination=Termination.TRUNCATED_TOKENS)
+    for batch, ended in ((whole, True), (cut, False)):
+        finals = join_rows(batch, critic.forward(action_rows(batch, {}, with_final=[True] * 2)), "value")
+        result = train_on(batch, policy, critic, settings(truncation=truncation), policy_lr=1e-3, update_policy=False)
+        for kept, trajectory, values in zip(result.trained, batch.trajectories, finals, strict=True):
+            starts = values[:-1][torch.tensor([0, 4])]
+            after = torch.stack([starts[1], torch.tensor(0.0) if ended else values[-1]])
+            assert kept.local_advantages is not None
+            assert kept.local_advantages.dtype == np.float32
+            assert len(kept.local_advantages) == trajectory.n_units == 2
+            assert np.allclose(kept.local_advantages, (after - starts).numpy(), atol=1e-6)
+
+
 def test_batch_with_everything_left_out__no_policy_step(models: tuple[TrainedModel, TrainedModel]) -> None:
     policy, critic = models
     batch = make_batch(policy, 2, outcome=Outcome.POLICY_ENDED, termination=Termination.TRUNCATED_TOKENS)

@@ -45,6 +45,8 @@ alter table agentrl.engine_version
   add column loader text,
   add column fence bigint,
   add column pinned boolean not null default false;
+alter table agentrl.segment add column unit_starts bytea check (octet_length(unit_starts) = n_act);
+alter table agentrl.trained add column local_advantages bytea;
 alter table agentrl.grade_job add column attempts bigint not null default 0;
 alter table agentrl.ready add column source bigint, add column environment text;
 alter table agentrl.lease add column source bigint, add column environment text;

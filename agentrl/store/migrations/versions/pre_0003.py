@@ -70,6 +70,10 @@ def upgrade() -> None:
         " add column if not exists removed_at timestamptz"
     )
     op.execute(_LOADS)
+    op.execute(
+        "alter table agentrl.segment add column if not exists unit_starts bytea check (octet_length(unit_starts) = n_act)"
+    )
+    op.execute("alter table agentrl.trained add column if not exists local_advantages bytea")
     op.execute("alter table agentrl.event drop constraint event_is_a_legal_move")
     op.execute(_MOVES)
     op.execute("create index on agentrl.ready (run, oldest_update, at, item)")

@@ -26,7 +26,7 @@ begin
           from generate_series(0, length(d) - 4, 4) i) s);
 end $$;
 
--- Loss mask over n action tokens as an array of 0 and 1: one byte a token, and NULL means that all train.
+-- A mask over n action tokens as an array of 0 and 1: one byte a token, and NULL means all.
 create or replace function agentrl.mask(b bytea, n bigint) returns int2[] language plpgsql immutable parallel safe as $$
 declare
   d bytea := b || ''::bytea;
@@ -62,6 +62,7 @@ create or replace view agentrl.segment_debug (
   logprobs,       -- Log-probs of the action tokens.
   token_versions, -- Policy version of each action token.
   loss_mask,      -- For each action token 1 when it trains, else 0.
+  unit_starts,    -- For each action token 1 when a unit of credit begins with it, else 0; NULL when the turn is a unit.
   observation,    -- The first 400 characters of the observation.
   action,         -- The first 400 characters of the action.
   tool_calls,     -- Parsed calls.
@@ -73,7 +74,7 @@ create or replace view agentrl.segment_debug (
 ) as
 select run, trajectory, seg, context, versions, n_obs, n_act, finish_reason, reward, agentrl.i4(ids), agentrl.f4(logprobs),
        coalesce(agentrl.i4(token_versions)::bigint[], array_fill(versions[1], array[n_act::int])), agentrl.mask(loss_mask, n_act),
-       left(observation_text, 400), left(action_text, 400), tool_calls, left(tool_results::text, 400), queue_s, generate_s, tool_s,
+       case when unit_starts is not null then agentrl.mask(unit_starts, n_act) end, left(observation_text, 400), left(action_text, 400), tool_calls, left(tool_results::text, 400), queue_s, generate_s, tool_s,
        stored_at
 from agentrl.segment;
 

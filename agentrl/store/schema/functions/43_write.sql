@@ -32,8 +32,8 @@ $$;
 -- Stores one turn and renews the lease. True: stored now; false: the same body was stored before, in whatever time.
 create or replace function agentrl.write_segment_v2(
   trajectory_ uuid, fence_ bigint, seg_ bigint, context_ bigint, version_ bigint, token_versions_ bytea,
-  n_obs_ bigint, n_act_ bigint, ids_ bytea, logprobs_ bytea, loss_mask_ bytea, finish_reason_ text, observation_text_ text,
-  action_text_ text, action_raw_ bytea, tool_calls_ text, tool_results_ text, tool_raw_ bytea[], exact_ bytea,
+  n_obs_ bigint, n_act_ bigint, ids_ bytea, logprobs_ bytea, loss_mask_ bytea, unit_starts_ bytea, finish_reason_ text,
+  observation_text_ text, action_text_ text, action_raw_ bytea, tool_calls_ text, tool_results_ text, tool_raw_ bytea[], exact_ bytea,
   compacted_ text, reward_ float8, queue_s_ float8, generate_s_ float8, tool_s_ float8) returns boolean language plpgsql as $$
 declare
   l record;
@@ -49,12 +49,12 @@ begin
     l := agentrl.stored_before_v1(trajectory_, fence_, seg_);
     perform 1 from agentrl.segment s
     where s.run = l.run and s.start_version = l.start_version and s.trajectory = trajectory_ and s.seg = seg_
-      and (s.context, s.versions, s.token_versions, s.n_obs, s.n_act, s.ids, s.logprobs, s.loss_mask, s.finish_reason,
-           s.observation_text, s.action_text, s.action_raw, s.tool_calls::text, s.tool_results::text, s.tool_raw, s.exact,
-           s.compacted::text, s.reward)
+      and (s.context, s.versions, s.token_versions, s.n_obs, s.n_act, s.ids, s.logprobs, s.loss_mask, s.unit_starts,
+           s.finish_reason, s.observation_text, s.action_text, s.action_raw, s.tool_calls::text, s.tool_results::text, s.tool_raw,
+           s.exact, s.compacted::text, s.reward)
         is not distinct from
-          (context_, versions_, token_versions_, n_obs_, n_act_, ids_, logprobs_, loss_mask_, finish_reason_, observation_text_,
-           action_text_, action_raw_, tool_calls_, tool_results_, tool_raw_, exact_, compacted_, reward_);
+          (context_, versions_, token_versions_, n_obs_, n_act_, ids_, logprobs_, loss_mask_, unit_starts_, finish_reason_,
+           observation_text_, action_text_, action_raw_, tool_calls_, tool_results_, tool_raw_, exact_, compacted_, reward_);
     if not found then
       perform agentrl.fail_v1('AR003', format('segment %s of trajectory %s is stored with another body', seg_, trajectory_));
     end if;
@@ -66,11 +66,11 @@ begin
   end if;
   insert into agentrl.segment (
     run, start_version, trajectory, seg, context, versions, token_versions, n_obs, n_act, ids, logprobs, loss_mask,
-    finish_reason, observation_text, action_text, action_raw, tool_calls, tool_results, tool_raw, exact, compacted, reward,
+    unit_starts, finish_reason, observation_text, action_text, action_raw, tool_calls, tool_results, tool_raw, exact, compacted, reward,
     queue_s, generate_s, tool_s)
   values (
     l.run, l.start_version, trajectory_, seg_, context_, versions_, token_versions_, n_obs_, n_act_, ids_, logprobs_, loss_mask_,
-    finish_reason_, observation_text_, action_text_, action_raw_, tool_calls_::json, tool_results_::json, tool_raw_, exact_,
+    unit_starts_, finish_reason_, observation_text_, action_text_, action_raw_, tool_calls_::json, tool_results_::json, tool_raw_, exact_,
     compacted_::json, reward_, queue_s_, generate_s_, tool_s_);
   return true;
 end $$;

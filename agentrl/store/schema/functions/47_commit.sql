@@ -102,9 +102,9 @@ begin
 end $$;
 
 -- Stores what a step used of one trajectory, or of a sub-agent of one that it consumed.
-create or replace function agentrl.add_trained_v1(
-  run_ bigint, branch_ bigint, step_ bigint, trajectory_ uuid, logprobs_ bytea, values_ bytea, advantages_ bytea, returns_ bytea)
-returns void language plpgsql as $$
+create or replace function agentrl.add_trained_v2(
+  run_ bigint, branch_ bigint, step_ bigint, trajectory_ uuid, logprobs_ bytea, values_ bytea, advantages_ bytea, returns_ bytea,
+  local_advantages_ bytea) returns void language plpgsql as $$
 declare
   c agentrl.consumed;
   root_ uuid;
@@ -126,8 +126,9 @@ begin
     end if;
     verdict := agentrl.verdict_v1(coalesce(c.source, run_), trajectory_);
   end if;
-  insert into agentrl.trained (run, start_version, trajectory, branch, step, reward_id, logprobs, "values", advantages, returns)
+  insert into agentrl.trained (run, start_version, trajectory, branch, step, reward_id, logprobs, "values", advantages, returns,
+    local_advantages)
   values (run_, case when c.source is null then c.start_version else (select s.trainer_version from agentrl.step s
             where s.run = run_ and s.branch = branch_ and s.step = step_) end, trajectory_, branch_, step_,
-          verdict, logprobs_, values_, advantages_, returns_);
+          verdict, logprobs_, values_, advantages_, returns_, local_advantages_);
 end $$;

@@ -268,6 +268,7 @@ from (
            case when s.ids <> 4 * (s.n_obs + s.n_act) then format('ids hold %s bytes for %s tokens', s.ids, s.n_obs + s.n_act) end,
            case when s.logprobs <> 4 * s.n_act then format('logprobs hold %s bytes for %s action tokens', s.logprobs, s.n_act) end,
            case when s.mask <> s.n_act then format('loss_mask holds %s bytes for %s action tokens', s.mask, s.n_act) end,
+           case when s.units <> s.n_act then format('unit_starts hold %s bytes for %s action tokens', s.units, s.n_act) end,
            case when octet_length(s.token_versions) <> 4 * s.n_act
                 then format('token_versions hold %s bytes for %s action tokens', octet_length(s.token_versions), s.n_act)
                 when s.versions <> agentrl.distinct_versions_v1(s.token_versions)
@@ -282,6 +283,7 @@ from (
   from (
     select run, trajectory, seg, n_obs, n_act, versions, token_versions, context, octet_length(ids) as ids,
            octet_length(logprobs) as logprobs, octet_length(loss_mask) as mask,
+           octet_length(unit_starts) as units,
            lag(context, 1, 0::bigint) over (partition by run, trajectory order by seg) as context_before,
            lag(seg, 1, -1::bigint) over (partition by run, trajectory order by seg) as seg_before
     from agentrl.segment) s

@@ -79,10 +79,12 @@ create table agentrl.segment (
   generate_s double precision not null,                     -- Seconds of generation.
   tool_s double precision not null,                         -- Seconds of tool execution.
   stored_at timestamptz not null default clock_timestamp(), -- When it was stored.
+  unit_starts bytea,                                        -- One byte per action token, 1 where a unit of credit begins; NULL when the turn is one.
   primary key (trajectory, seg, run, start_version),
   check (octet_length(ids) = 4 * (n_obs + n_act)),
   check (octet_length(logprobs) = 4 * n_act),
   check (octet_length(loss_mask) = n_act),
+  check (octet_length(unit_starts) = n_act),
   check (octet_length(token_versions) = 4 * n_act)
 ) partition by range (run, start_version);
 
@@ -98,6 +100,7 @@ create table agentrl.trained (
   "values" bytea,                                           -- Values of the critic.
   advantages bytea not null,                                -- Advantages.
   returns bytea,                                            -- Returns.
+  local_advantages bytea,                                   -- Per unit of credit, V of the critic after what followed it minus V before it.
   primary key (trajectory, branch, step, run, start_version)
 ) partition by range (run, start_version);
 
