@@ -339,6 +339,8 @@ class StoredTrajectory:
     reward: Reward | None
     lineage: Lineage
     segments: Sequence[Segment]
+    error: str | None = None
+    """What failed, for an infrastructure outcome."""
 
     @property
     def n_tokens(self) -> int:

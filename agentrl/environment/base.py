@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Any, ClassVar
 
 from agentrl.environment.boundary import named_faults
+from agentrl.environment.code_places import defined_at
 from agentrl.environment.episode import Done, Episode, Step
 from agentrl.environment.step import calls_or_respond
 from agentrl.environment.tools import Tool, declared_tools
@@ -175,7 +176,7 @@ def checked_tasks(environment: Environment, split: str, seed: int, n: int) -> li
     """Tasks of an environment; `EnvironmentFault` for none, bad or repeated ids, another split, or what can't be stored."""
     with named_faults(environment.name, f"{split} split", "tasks", UsageError):
         tasks = list(environment.tasks(split, seed, n))
-    where = f"environment {environment.name!r}, tasks({split!r}, seed={seed}, n={n})"
+    where = f"environment {environment.name!r}, tasks({split!r}, seed={seed}, n={n}){defined_at(environment.tasks)}"
     if not tasks:
         raise EnvironmentFault(f"{where} returned no task")
     seen: set[str] = set()

@@ -55,6 +55,8 @@ class EpisodeRunner:
     """Episodes that another worker began."""
     reward_s: float = 0.0
     tool_s: float = 0.0
+    environment_faults: set[UUID] = field(default_factory=set)
+    """Trajectories that failed by the environment's own code."""
     unrepeatable: set[UUID] = field(default_factory=set)
     """Trajectories that were cut off, by a stop or by an unforeseen error, after a call that must not be repeated."""
 
@@ -73,6 +75,8 @@ class EpisodeRunner:
                 ending = await _Conversation(self, opened, episode, history, await self._stored_turns(opened)).act()
             ending = await self._graded(episode, ending)
         except _INFRASTRUCTURE as error:
+            if isinstance(error, EnvironmentFault):
+                self.environment_faults.add(opened.trajectory)
             ending = EpisodeEnd(
                 n_segments=-1,
                 termination=Termination.FAILED,

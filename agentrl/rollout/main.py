@@ -14,7 +14,7 @@ from agentrl.config.stored import from_row
 from agentrl.engine.contract import Engine
 from agentrl.environment.base import Environment
 from agentrl.environment.registry import load
-from agentrl.errors import RunFailed
+from agentrl.errors import EnvironmentFault, RunFailed
 from agentrl.monitor.log import ProcessLog
 from agentrl.rollout.engines import open_engine, unless
 from agentrl.rollout.episode import EpisodeRunner
@@ -34,16 +34,16 @@ EVALUATION_POOL = 8
 
 
 def run_rollout(store: TrajectoryStore, run: RunRow, *, worker: str, evaluate: bool) -> int:
-    """Exit code 0 after a stop, 5 when the run can't go on."""
+    """Exit code 0 after a stop, 5 when the run can't go on, 2 when that is the environment's own doing."""
     config, folder = from_row(run.spec.config)
     role = "evaluation" if evaluate else f"rollout-{worker}"
     log = ProcessLog(folder / "logs", role)
     try:
         asyncio.run(_serve(store, run, config, folder, role, evaluate, log))
-    except RunFailed as error:
+    except (RunFailed, EnvironmentFault) as error:
         log.error("run failed", error=str(error))
         print(f"agentrl: {error}", file=sys.stderr, flush=True)
-        return EXIT_FAILED
+        return EXIT_FAILED if isinstance(error, RunFailed) else error.exit_code
     except Exception:  # the process boundary: the log keeps the traceback, the launcher the exit code
         log.error("rollout process failed")
         raise
