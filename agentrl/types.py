@@ -306,6 +306,8 @@ class EpisodeEnd:
     reward: Reward | None = None
     error: str | None = None
     retryable: bool = True
+    sandbox: str | None = None
+    """Provider and image digest, where only the task decides them; replaces the lineage's. None: that one stays."""
 
 
 @dataclass(frozen=True, slots=True)

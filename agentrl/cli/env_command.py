@@ -153,7 +153,7 @@ def _chat(model: Path | None) -> ChatFormat | None:
 
 
 async def _provider(environment: Environment, preference: str | None, unsafe_local: bool) -> Provider | None:
-    if environment.sandbox is None and not environment.sandboxes:
+    if not environment.uses_sandboxes:
         return None
     from agentrl.errors import UsageError
     from sandboxes.choose import choose

@@ -46,7 +46,7 @@ class Environment:
     version: ClassVar[str] = "1"
     """Change it when rewards of old and new episodes must not be compared."""
     sandbox: SandboxSpec | None = None
-    """What each episode, and its grading, gets a sandbox of; None: no sandbox."""
+    """What each episode, and its grading, gets a sandbox of; None: no sandbox. See `sandbox_for` for one of each task's own."""
     sandboxes: Mapping[str, SandboxSpec] = MappingProxyType({})
     """Further sandboxes of an episode: ``episode.sandboxes[name]``."""
     max_turns: int = 8
@@ -86,6 +86,10 @@ class Environment:
     def messages(self, task: Task) -> list[Message]:
         """The conversation that the policy starts from."""
         raise NotImplementedError(f"{type(self).__qualname__} must define messages(task)")
+
+    def sandbox_for(self, task: Task) -> SandboxSpec | None:
+        """What the sandbox of this task is made of, when tasks differ in it, as by their image. Default: ``sandbox``."""
+        return self.sandbox
 
     async def setup(self, episode: Episode) -> None:
         """Prepare ``episode.state`` and ``episode.sandbox`` before the first turn."""
@@ -140,6 +144,15 @@ class Environment:
     @property
     def has_stop(self) -> bool:
         return type(self).stop is not Environment.stop
+
+    @property
+    def has_sandbox_for(self) -> bool:
+        return type(self).sandbox_for is not Environment.sandbox_for
+
+    @property
+    def uses_sandboxes(self) -> bool:
+        """Whether an episode may need any."""
+        return self.sandbox is not None or bool(self.sandboxes) or self.has_sandbox_for
 
     @property
     def is_repeatable(self) -> bool:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from uuid import UUID
 
@@ -31,7 +31,7 @@ from agentrl.store.contract import TrajectoryStore
 from agentrl.tokens.chat_format import ChatFormat
 from agentrl.tokens.history import History
 from agentrl.tokens.transcript import Transcript
-from agentrl.types import EpisodeEnd, FinishReason, Opened, Outcome, Reward, Sampling, Segment, Termination, Timings
+from agentrl.types import EpisodeEnd, FinishReason, Opened, Outcome, Reward, Sampling, Segment, Task, Termination, Timings
 from sandboxes.contract import SandboxError, SandboxPool
 
 _INFRASTRUCTURE = (SandboxError, EngineError, EnvironmentFault, TokenDrift)
@@ -47,6 +47,8 @@ class EpisodeRunner:
     chat: ChatFormat
     pool: SandboxPool
     sampling: Sampling
+    sandbox_of: Callable[[Task], Awaitable[str]] | None = None
+    """What the sandboxes of a task are made from; None: it is the same for all, and stands in the trajectory from its start."""
     sampled_tokens: int = 0
     episodes: int = 0
     rewrites: int = 0
@@ -66,8 +68,10 @@ class EpisodeRunner:
     async def run(self, opened: Opened) -> EpisodeEnd:
         """Run the episode and complete it in the store; returns how it ended."""
         episode: Episode | None = None
+        sandbox: str | None = None
         try:
-            async with boxes_of(self.environment, self._queue) as boxes:
+            sandbox = await self.sandbox_of(opened.task) if self.sandbox_of else None
+            async with boxes_of(self.environment, opened.task, self._queue) as boxes:
                 episode, messages = await begin(
                     self.environment, opened.task, seed=opened.seed, sandbox=boxes.main, sandboxes=boxes.others
                 )
@@ -90,6 +94,7 @@ class EpisodeRunner:
             raise
         finally:
             self.engine.release(str(opened.trajectory))
+        ending = replace(ending, sandbox=sandbox)
         await asyncio.to_thread(self.store.complete, opened, ending)
         self.episodes += 1
         return ending
@@ -120,7 +125,7 @@ class EpisodeRunner:
         return replace(ending, outcome=Outcome.GRADED, reward=reward)
 
     async def _grade(self, episode: Episode) -> Reward:
-        async with boxes_of(self.environment, self._queue) as boxes:
+        async with boxes_of(self.environment, episode.task, self._queue) as boxes:
             return await grade(self.environment, episode, boxes.main, boxes.others)
 
 

@@ -7,12 +7,14 @@ import os
 import signal
 import socket
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 from agentrl.config.run import RunConfig
 from agentrl.config.stored import from_row
 from agentrl.engine.contract import Engine
 from agentrl.environment.base import Environment
+from agentrl.environment.boxes import specs_of
 from agentrl.environment.registry import load
 from agentrl.errors import EnvironmentFault, RunFailed
 from agentrl.monitor.log import ProcessLog
@@ -24,7 +26,7 @@ from agentrl.store.patience import outlasting
 from agentrl.tokens.chat_format import ChatFormat
 from agentrl.types import Lineage, Origin, PolicyVersion, Sampling
 from sandboxes.choose import choose
-from sandboxes.contract import Provider
+from sandboxes.contract import Provider, SandboxSpec
 from sandboxes.pool import Pool
 
 EXIT_FAILED = 5
@@ -79,6 +81,8 @@ async def _serve(
     try:
         await engine.load(first)
         runner = EpisodeRunner(environment, store, engine, chat, pool, sampling)
+        if environment.has_sandbox_for:
+            runner.sandbox_of = lambda task: digests(provider, specs_of(environment, task).values())
         lineage = lineage_of(environment, model_dir, chat, engine, sampling, await _sandboxes(environment, provider))
         worker = RolloutWorker(store, run, name, engine, runner, lineage, config.rollout.concurrency, log, evaluate,
                                poll_s=config.store.poll_seconds, refresh_every=config.staleness.refresh_every)  # fmt: skip
@@ -100,9 +104,15 @@ async def first_version(store: TrajectoryStore, run: RunRow, stop: asyncio.Event
 
 
 async def _sandboxes(environment: Environment, provider: Provider) -> str:
+    if environment.has_sandbox_for:
+        return f"{provider.name}:of each task"  # replaced at the end of each episode
     specs = [spec for spec in (environment.sandbox, *environment.sandboxes.values()) if spec is not None]
-    digest = ", ".join([await provider.digest(spec) for spec in specs]) or "none"
-    return f"{provider.name}:{digest}"
+    return await digests(provider, specs)
+
+
+async def digests(provider: Provider, specs: Iterable[SandboxSpec]) -> str:
+    """What sandboxes of ``specs`` are made from, as a trajectory keeps it."""
+    return f"{provider.name}:" + (", ".join([await provider.digest(spec) for spec in specs]) or "none")
 
 
 def lineage_of(

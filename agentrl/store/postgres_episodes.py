@@ -17,8 +17,8 @@ WRITE_SEGMENT = Function(
     "bytea", "bytea", "text", "text", "text", "bytea", "text", "text", "bytea[]", "bytea", *["double precision"] * 4,
 )  # fmt: skip
 COMPLETE = Function(
-    "agentrl.complete_v1", "uuid", "bigint", "bigint", "text", "text", "text", "boolean", "double precision", "boolean", "text",
-    "text", "text", "double precision",
+    "agentrl.complete_v2", "uuid", "bigint", "bigint", "text", "text", "text", "boolean", "text", "double precision", "boolean",
+    "text", "text", "text", "double precision",
 )  # fmt: skip
 _OPENED = (
     "select trajectory, fence, task_id, payload, split, task_index, seed, start_version, purpose, grp, seat, attempt,"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from agentrl.environment.base import Environment, checked_tasks
-from agentrl.environment.boxes import queue_for
+from agentrl.environment.boxes import distinct_specs, queue_for
 from agentrl.environment.validation import episodes, schemas
 from agentrl.environment.validation.budgets import within_budgets
 from agentrl.environment.validation.check import Check
@@ -63,7 +63,7 @@ async def validate(
     if not drawn.ok:
         return [drawn]
     checks = [drawn, schemas.round_trip(environment), _overlap(tasks)]
-    specs = [spec for spec in (environment.sandbox, *environment.sandboxes.values()) if spec is not None]
+    specs = distinct_specs(environment, [task for of_split in tasks.values() for task in of_split[:n]])[:POOL_SIZE]
     # Without isolation the root is the host's own: only the episode's folder is its image.
     roots = () if provider is not None and provider.name == "local" else ("/",)
     try:
