@@ -36,7 +36,7 @@ def within_budgets(
 ) -> Check:
     """``golds``: of each task the turns that gold asks for, and the episode as it was played."""
     lengths = {task.id: _length(environment, played, chat) for task, _, played in golds if played is not None}
-    if not golds:
+    if not lengths:
         return Check("gold within budgets", None, "no gold was played")
     most_turns = max(len(turns) for _, turns, _ in golds)
     longest = max((tokens for length in lengths.values() for tokens in length.turns), default=0)
