@@ -312,6 +312,8 @@ class EpisodeEnd:
     reward: Reward | None = None
     error: str | None = None
     retryable: bool = True
+    sandbox: str | None = None
+    """Provider and image digest, where only the task decides them; replaces the lineage's. None: that one stays."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -387,6 +389,9 @@ class StoredTrajectory:
     def family(self) -> Sequence[StoredTrajectory]:
         """Itself and its sub-agents that acted: what is trained of the episode."""
         return (self, *(child for child in self.sub_agents if child.n_turns))
+
+    error: str | None = None
+    """What failed, for an infrastructure outcome."""
 
     @property
     def n_tokens(self) -> int:

@@ -45,7 +45,9 @@ async def choose(preference: str | None = None, unsafe_local: bool = False) -> t
             continue
         why = f" (before it: {'; '.join(refusals)})" if refusals else ""
         return provider, f"{name}: {description}{why}"
-    raise SandboxUnavailable(f"no sandbox: {'; '.join(refusals)}; {_WHAT_TO_INSTALL}")
+    others = " and ".join(name for name in ORDER if name != preference)
+    elsewhere = f"without asking for {preference}, {others} are tried as well; or " if preference else ""
+    raise SandboxUnavailable(f"no sandbox: {'; '.join(refusals)}; {elsewhere}{_WHAT_TO_INSTALL}")
 
 
 async def _open(name: str) -> tuple[Provider, str]:

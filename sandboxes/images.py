@@ -66,11 +66,16 @@ def ensure_image(client: docker.DockerClient, name: str) -> Image:
         return build_image(client, recipe, name)
 
 
-def build_image(client: docker.DockerClient, recipe: Path, name: str, base: str | None = None) -> Image:
-    """Build ``recipe/Dockerfile`` under a name, on ``base`` or the default one. Errors as of `ensure_image`."""
+def build_image(
+    client: docker.DockerClient, recipe: Path, name: str, base: str | None = None, *, network: bool = False
+) -> Image:
+    """Build ``recipe/Dockerfile`` under a name, on ``base`` or the default where it takes a BASE. Errors as of `ensure_image`.
+
+    ``network`` opens the network to its commands.
+    """
     with _told(name):
-        arguments = {"BASE": base or _base(client)}
-        digest = _build(client, recipe, name, arguments, {_RECIPE_LABEL: recipe_hash(recipe)})
+        arguments = {"BASE": base or _base(client)} if _takes_base(recipe) else {}
+        digest = _build(client, recipe, name, arguments, {_RECIPE_LABEL: recipe_hash(recipe)}, network)
         return Image(digest) if name == _BASE else _with_python(client, name, digest)
 
 
@@ -107,9 +112,21 @@ def _told(name: str) -> Iterator[None]:
         raise kind(f"image {name}: {error}") from None
 
 
-def _build(client: docker.DockerClient, recipe: Path, name: str, arguments: dict[str, str], labels: dict[str, str]) -> str:
+def _takes_base(recipe: Path) -> bool:
+    return re.search(r"^\s*ARG\s+BASE\b", (recipe / "Dockerfile").read_text(errors="replace"), re.M | re.I) is not None
+
+
+def _build(
+    client: docker.DockerClient,
+    recipe: Path,
+    name: str,
+    arguments: dict[str, str],
+    labels: dict[str, str],
+    network: bool = False,
+) -> str:
+    mode = None if network else "none"
     image, _ = client.images.build(
-        path=str(recipe), tag=name, buildargs=arguments, labels=labels, network_mode="none", rm=True, forcerm=True
+        path=str(recipe), tag=name, buildargs=arguments, labels=labels, network_mode=mode, rm=True, forcerm=True
     )
     return str(image.id)
 

@@ -5,8 +5,10 @@ Invariants, each with a test of the same name:
 - first_come_first_served: acquirers of equal specs are served in the order of their calls.
 - handed_out_alive: a sandbox answers a ping, or has just been reset, at the moment it is handed out.
 - handed_out_clean: nothing of a predecessor is in it; a sandbox in doubt is destroyed, as is one after 500 uses.
+- relieved_before_it_goes: a worn sandbox serves until the one that takes its place stands; one at a time is relieved.
 - nothing_leaks: cancelling an acquirer at any point loses no sandbox; after ``close`` none exists.
-- bounded: never more than ``size`` sandboxes exist, never more starts at once than cores.
+- bounded: never more than ``size`` sandboxes exist, and one more while a worn one is relieved; never more starts at once than
+  cores, of all processes of this user together.
 - failing_provider_is_left_alone: after three failed starts in a row the next waits, twice as long each time.
 - groups_are_whole: who asks for several gets all or none, and holds none while waiting for others who do the same.
 """
@@ -34,15 +36,12 @@ from sandboxes.contract import (
     SandboxUnavailable,
     SandboxUnsupported,
 )
+from sandboxes.starts import HostStarts
 from sandboxes.stock import Breaker, Counts, Idle, Member, SpecKey, Waiter
-
-MAX_USES = 500
-"""A sandbox is replaced after so many episodes: what no canary sees adds up."""
+from sandboxes.wear import is_spent, is_worn, planned_share
 
 _SWEEP_S = 60.0
 _WARM_S = 120.0
-_LIFETIME_SHARE = 0.8
-"""A sandbox older than this share of its lifetime is not handed out again."""
 
 
 class Pool:
@@ -59,12 +58,14 @@ class Pool:
         if self.size < 1:
             raise ValueError(f"size is {size}; a pool needs room for one sandbox")
         self._starts_at_once = asyncio.Semaphore(cores)
+        self._host_starts = HostStarts(cores)
         self._idle = Idle()
         self._busy: set[Member] = set()
         self._waiters: deque[Waiter] = deque()
         self._starting: dict[SpecKey, int] = {}
         self._existing = self._leaving = 0
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._relief_under_way = False
+        self._tasks: set[asyncio.Task[Any]] = set()
         self._counts = Counts()
         self._breaker = Breaker()
         self._closing = asyncio.Event()
@@ -204,7 +205,7 @@ class Pool:
             raise SandboxUnavailable("the pool is closed")
         while not any(waiter.key == key for waiter in self._waiters) and (member := self._idle.take(key)):
             try:
-                if not self._is_old(member) and await self._answers(member):
+                if not is_spent(member) and await self._answers(member):
                     return member
             except asyncio.CancelledError:
                 self._discard(member)
@@ -274,13 +275,15 @@ class Pool:
             self._starting[key] = self._starting.get(key, 0) + 1
             self._spawn(self._start(spec, key))
 
-    async def _start(self, spec: SandboxSpec, key: SpecKey) -> None:
+    async def _start(self, spec: SandboxSpec, key: SpecKey) -> bool:
+        """Whether it stands; it is offered then."""
         member: Member | None = None
         try:
             async with self._starts_at_once:
                 await self._pause()
-                if not self._closed:
-                    member = await self._create(spec, key)
+                async with self._host_starts.slot():
+                    if not self._closed:
+                        member = await self._create(spec, key)
         finally:
             self._starting[key] -= 1
             if member is None:
@@ -291,6 +294,7 @@ class Pool:
             self._grow()
         else:
             self._fail_waiters(key, SandboxUnavailable(f"{self._breaker.failures} failed starts: {self._breaker.last_error}"))
+        return member is not None
 
     async def _pause(self) -> None:
         if self._breaker.pause_s > 0:
@@ -312,7 +316,7 @@ class Pool:
             return None
         self._breaker.worked()
         self._counts.start_s += time.monotonic() - started
-        return Member(sandbox, key, started)
+        return Member(sandbox, key, started, planned_share(self._counts.starts))
 
     def _fail_waiters(self, key: SpecKey, error: SandboxError) -> None:
         for waiter in [waiter for waiter in self._waiters if waiter.key == key]:
@@ -321,10 +325,30 @@ class Pool:
                 waiter.served.set_exception(error)
 
     async def _recycle(self, member: Member) -> None:
-        if member.uses < MAX_USES and not self._is_old(member) and not self._closed and await self._is_reset(member):
-            self._offer(member)
+        if self._closed or member.relieved or is_spent(member):
+            self._counts.retired += 1
+            self._discard(member, replace=not member.relieved)
+        elif not await self._is_reset(member):
+            self._counts.doubtful += 1
+            self._discard(member, replace=not member.relieved)
         else:
-            self._discard(member, replace=True)
+            if is_worn(member) and not self._relief_under_way and self._existing <= self.size and not self._closed:
+                self._relief_under_way = True
+                self._spawn(self._relieve(member))
+            self._offer(member)
+
+    async def _relieve(self, member: Member) -> None:
+        """Start what takes its place, and only then let it go: at once, or after the episode that it serves."""
+        key = member.key
+        self._existing += 1
+        self._starting[key] = self._starting.get(key, 0) + 1
+        try:
+            member.relieved = await self._start(member.sandbox.spec, key)
+        finally:
+            self._relief_under_way = False
+        if member.relieved and self._idle.remove(member):
+            self._counts.retired += 1
+            self._discard(member)
 
     async def _is_reset(self, member: Member) -> bool:
         started = time.monotonic()
@@ -338,9 +362,6 @@ class Pool:
         finally:
             self._counts.resets += 1
             self._counts.reset_s += time.monotonic() - started
-
-    def _is_old(self, member: Member) -> bool:
-        return time.monotonic() - member.born > _LIFETIME_SHARE * member.sandbox.spec.ttl_s
 
     def _discard(self, member: Member, *, replace: bool = False) -> None:
         self._counts.discarded += 1
@@ -368,7 +389,7 @@ class Pool:
         with contextlib.suppress(Exception):  # foreign code, and a daemon that is away is swept another time
             self._counts.swept += await self.provider.sweep()
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    def _spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

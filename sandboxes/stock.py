@@ -21,7 +21,11 @@ class Member:
     sandbox: Sandbox
     key: SpecKey
     born: float
+    planned_share: float = 1.0
+    """Of its uses and its lifetime, after which its relief begins."""
     uses: int = 0
+    relieved: bool = False
+    """Another one stands in its place: it goes as soon as it is free."""
     counted: Usage = field(default_factory=Usage)
 
 
@@ -43,6 +47,8 @@ class Counts:
     resets: int = 0
     reset_s: float = 0.0
     discarded: int = 0
+    retired: int = 0
+    doubtful: int = 0
     deaths: int = 0
     swept: int = 0
     commands: int = 0
@@ -85,6 +91,14 @@ class Idle:
     def take(self, key: SpecKey) -> Member | None:
         members = self.by_key.get(key)
         return members.pop() if members else None
+
+    def remove(self, member: Member) -> bool:
+        """Whether it was idle; it is no more."""
+        members = self.by_key.get(member.key, deque())
+        if member not in members:
+            return False
+        members.remove(member)
+        return True
 
     def take_other(self, key: SpecKey) -> Member | None:
         return next((members.popleft() for other, members in self.by_key.items() if other != key and members), None)

@@ -18,15 +18,16 @@ from agentrl.errors import NotReadyError
 if TYPE_CHECKING:
     from agentrl.environment.base import Environment
     from agentrl.environment.validation import Check
+    from agentrl.tokens.chat_format import ChatFormat
     from sandboxes.contract import Provider
 
 app = typer.Typer(help="List, begin, look at, prove and try environments.", no_args_is_help=True)
 
-NAME = typer.Argument(metavar="NAME", help="A name from `agentrl env list`, module:Class or path/to/file.py:Class.")
+NAME = typer.Argument(metavar="NAME", help="A name from `agentrl env list`, module:Class, path/to/file.py:Class or ./folder.")
 SETTINGS = typer.Argument(None, metavar="[environment_options.KEY=VALUE]...", help="Options of the environment.")
 SPLIT = typer.Option("train", "--split", help="train or heldout.")
 SEED = typer.Option(0, "--seed", help="Seed of the tasks.")
-SANDBOX = typer.Option(None, "--sandbox", help="docker, podman or bubblewrap. Default: the first that works.")
+SANDBOX = typer.Option(None, "--sandbox", help="docker, podman, bubblewrap or module:Class. Default: the first.")
 UNSAFE = typer.Option(False, "--unsafe-local-execution", help="Run tool code without isolation.")
 JSON = typer.Option(False, "--json", help="One JSON object.")
 
@@ -53,7 +54,8 @@ def init(
     for path in write_package(name, folder):
         print(f"wrote {path}")
     package = folder / name
-    print(f"\nNext: pip install -e {package}, then agentrl env validate {name} and agentrl env play {name}")
+    shown = package if package.is_absolute() else f"./{package}"
+    print(f"\nNext: agentrl env validate {shown} and agentrl env play {shown}; after pip install -e {shown} its name is {name}")
 
 
 @app.command("show")
@@ -79,6 +81,7 @@ def validate(
     n: int = typer.Option(8, "--tasks", min=1, help="Tasks of each split that are played."),
     repeats: int = typer.Option(3, "--repeats", min=1, help="How often a verdict is repeated."),
     compared: int = typer.Option(1000, "--compare", min=1, help="Tasks of each split that are compared for overlap."),
+    model: Path | None = typer.Option(None, "--model", help="Folder of a model whose tokens gold's length is counted in."),
     seed: int = SEED,
     sandbox: str | None = SANDBOX,
     unsafe_local_execution: bool = UNSAFE,
@@ -88,10 +91,11 @@ def validate(
     from agentrl.environment.validation import validate as run_checks
 
     environment = _load(name, settings)
+    chat = _chat(model)
 
     async def run() -> list[Check]:
         provider = await _provider(environment, sandbox, unsafe_local_execution)
-        return await run_checks(environment, provider, n=n, repeats=repeats, compared=compared, seed=seed)
+        return await run_checks(environment, provider, n=n, repeats=repeats, compared=compared, seed=seed, chat=chat)
 
     checks = asyncio.run(run())
     if as_json:
@@ -140,8 +144,16 @@ def _load(name: str, settings: list[str] | None) -> Environment:
     return load(name, environment_options(settings or []))
 
 
+def _chat(model: Path | None) -> ChatFormat | None:
+    if model is None:
+        return None
+    from agentrl.tokens.chat_format import ChatFormat
+
+    return ChatFormat(model, follow=True)
+
+
 async def _provider(environment: Environment, preference: str | None, unsafe_local: bool) -> Provider | None:
-    if environment.sandbox is None and not environment.sandboxes:
+    if not environment.uses_sandboxes:
         return None
     from agentrl.errors import UsageError
     from sandboxes.choose import choose

@@ -37,7 +37,7 @@ async def play_at_keyboard(environment: Environment, provider: Provider | None, 
     pool = Pool(provider, 2) if provider is not None else None
     try:
         queue = queue_for(pool)
-        async with boxes_of(environment, queue) as boxes:
+        async with boxes_of(environment, tasks[index], queue) as boxes:
             episode, messages = await begin(environment, tasks[index], seed=seed, sandbox=boxes.main, sandboxes=boxes.others)
             offer(environment, episode, _SamePlayer())
             print(f"task {visible(episode.task.id)}; tools: {', '.join(environment.tools) or 'none'}; /quit leaves")
@@ -49,7 +49,7 @@ async def play_at_keyboard(environment: Environment, provider: Provider | None, 
         if not is_gradable(environment, episode.ended):
             print(f"{episode.ended.value}; such an end is not graded")
             return
-        async with boxes_of(environment, queue) as boxes:
+        async with boxes_of(environment, tasks[index], queue) as boxes:
             reward = await grade(environment, episode, boxes.main, boxes.others)
         detail = f", {visible(json.dumps(dict(reward.detail)))}" if reward.detail else ""
         print(f"{episode.ended.value}; reward {reward.value:g}, success {reward.success}{detail}")

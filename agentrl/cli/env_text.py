@@ -6,6 +6,7 @@ from dataclasses import asdict
 from typing import Any
 
 from agentrl.environment.base import Environment, checked_tasks
+from agentrl.environment.boxes import specs_of
 from agentrl.environment.options import option_lines
 
 BUDGETS = (
@@ -17,7 +18,7 @@ def described(environment: Environment, split: str, seed: int) -> dict[str, Any]
     """Subject -> text or JSON, in the order in which people read it."""
     task = checked_tasks(environment, split, seed, 1)[0]
     cls = type(environment)
-    sandboxes = {"": environment.sandbox, **environment.sandboxes}
+    sandboxes = specs_of(environment, task)
     return {
         "environment": f"{environment.name} version {environment.version}, {cls.__module__}:{cls.__qualname__}",
         "task": task.id,
@@ -26,7 +27,7 @@ def described(environment: Environment, split: str, seed: int) -> dict[str, Any]
         "calls may be repeated": {name: not tool.side_effects for name, tool in environment.tools.items()},
         "budgets": {name: getattr(environment, name) for name in BUDGETS},
         "ends": f"an episode out of turns or tokens is {'graded' if environment.grades_truncated else 'not graded'}",
-        "sandboxes": {name or "sandbox": asdict(spec) for name, spec in sandboxes.items() if spec is not None} or "none",
+        "sandboxes": {name or "sandbox": asdict(spec) for name, spec in sandboxes.items()} or "none",
         "options": option_lines(cls) or "none",
         "gold": "gold(task) is defined" if environment.has_gold else "none: `agentrl env validate` needs gold(task)",
         "warm start": "demonstrator" if environment.can_demonstrate else "none: training needs --model",

@@ -42,13 +42,15 @@ def check(
 
 @app.command("build")
 def build(
-    name: str = typer.Argument(help="A shipped recipe such as base, or a folder with a Dockerfile that starts from ARG BASE."),
+    name: str = typer.Argument(help="A shipped recipe such as base, or a folder with a Dockerfile."),
     base: str = typer.Option(
         None, help="The image to build on. Default: one from a registry, else from this system's packages."
     ),
+    tag: str = typer.Option(None, help="Name of the image. Default: agentrl- and the folder's name."),
+    network: bool = typer.Option(False, "--network", help="Open the network to the Dockerfile's commands."),
     provider: str = _ENGINE,
 ) -> None:
-    """Build sandboxes/images/NAME/Dockerfile as the image agentrl-NAME and print its digest."""
+    """Build sandboxes/images/NAME/Dockerfile, or that of a folder, as the image agentrl-NAME and print its digest."""
     from sandboxes.engine import find_daemon
     from sandboxes.images import PREFIX, RECIPES, build_image
 
@@ -56,9 +58,9 @@ def build(
     if not (recipe / "Dockerfile").is_file():
         shipped = ", ".join(sorted(path.parent.name for path in RECIPES.glob("*/Dockerfile")))
         raise UsageError(f"there is no {recipe}/Dockerfile; shipped: {shipped}. A folder of your own needs a slash: ./{name}")
-    image = PREFIX + recipe.resolve().name.lower()
+    image = tag or PREFIX + recipe.resolve().name.lower()
     with _told():
-        built = build_image(find_daemon(_engine(provider)).client, recipe, image, base)
+        built = build_image(find_daemon(_engine(provider)).client, recipe, image, base, network=network)
     print(f"{image} {built.digest}")
     if built.launcher:
         print("it has no Python 3.9 or later: sandboxes bring their own, under /opt/agentrl")

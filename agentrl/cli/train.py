@@ -22,7 +22,9 @@ def train(
     config: Path | None = typer.Option(None, "--config", help="TOML file with settings."),
     resume: str | None = typer.Option(None, "--resume", help="Continue this run ('latest' for the newest)."),
     engine: str | None = typer.Option(None, "--engine", help="local (default) or sglang."),
-    sandbox: str | None = typer.Option(None, "--sandbox", help="docker, podman or bubblewrap. Default: the first that works."),
+    sandbox: str | None = typer.Option(
+        None, "--sandbox", help="docker, podman, bubblewrap or module:Class. Default: the first."
+    ),
     unsafe_local_execution: bool = typer.Option(False, "--unsafe-local-execution", help="Run tool code without isolation."),
     dry_run: bool = typer.Option(False, "--dry-run", help="Print the plan and check everything; start no run."),
 ) -> None:

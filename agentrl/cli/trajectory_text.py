@@ -20,6 +20,8 @@ def trajectory_lines(
     yield f"trajectory {stored.id}  ({stored.purpose.value}, task {visible(stored.task_id)}, attempt {stored.attempt})"
     yield f"  {stored.termination.value}, {stored.n_turns} turns, {stored.n_tokens} tokens, reward {reward}"
     yield f"  engine {stored.lineage.engine} {stored.lineage.engine_version}, sandbox {stored.lineage.sandbox}"
+    if stored.error is not None:
+        yield f"  failed: {visible(stored.error)}"
     context = 0
     for segment in stored.segments:
         if segment.context != context:

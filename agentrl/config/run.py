@@ -65,13 +65,24 @@ class WarmStart(Section):
     learning_rate: float = Field(3e-3, gt=0)
 
 
+PROVIDERS = ("auto", "docker", "podman", "bubblewrap")
+
+
 class SandboxSettings(Section):
     """Where tool code runs."""
 
-    provider: Literal["auto", "docker", "podman", "bubblewrap"] = "auto"
+    provider: str = "auto"
+    """docker, podman, bubblewrap, one's own as module:Class or path/to/file.py:Class; auto: the first of them that works."""
     pool_size: int = Field(24, ge=1, le=MOST)
     """Sandboxes kept warm by each rollout worker."""
     unsafe_local_execution: bool = False
+
+    @field_validator("provider")
+    @classmethod
+    def _known(cls, value: str) -> str:
+        if ":" in value or value in PROVIDERS:
+            return value
+        raise ValueError(f"unknown provider.{nearest(value, PROVIDERS)} Providers: {', '.join(PROVIDERS)}, or module:Class")
 
 
 class EngineSettings(Section):

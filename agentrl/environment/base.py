@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Any, ClassVar
 
 from agentrl.environment.boundary import named_faults
+from agentrl.environment.code_places import defined_at
 from agentrl.environment.episode import Done, Episode, Step
 from agentrl.environment.step import calls_or_respond
 from agentrl.environment.tools import Tool, declared_tools
@@ -45,7 +46,7 @@ class Environment:
     version: ClassVar[str] = "1"
     """Change it when rewards of old and new episodes must not be compared."""
     sandbox: SandboxSpec | None = None
-    """What each episode, and its grading, gets a sandbox of; None: no sandbox."""
+    """What each episode, and its grading, gets a sandbox of; None: no sandbox. See `sandbox_for` for one of each task's own."""
     sandboxes: Mapping[str, SandboxSpec] = MappingProxyType({})
     """Further sandboxes of an episode: ``episode.sandboxes[name]``."""
     sub_agents: Mapping[str, Environment] = MappingProxyType({})
@@ -91,6 +92,10 @@ class Environment:
     def messages(self, task: Task) -> list[Message]:
         """The conversation that the policy starts from."""
         raise NotImplementedError(f"{type(self).__qualname__} must define messages(task)")
+
+    def sandbox_for(self, task: Task) -> SandboxSpec | None:
+        """What the sandbox of this task is made of, when tasks differ in it, as by their image. Default: ``sandbox``."""
+        return self.sandbox
 
     async def setup(self, episode: Episode) -> None:
         """Prepare ``episode.state`` and ``episode.sandbox`` before the first turn."""
@@ -162,6 +167,14 @@ class Environment:
     def has_compact(self) -> bool:
         return type(self).compact is not Environment.compact
 
+    def has_sandbox_for(self) -> bool:
+        return type(self).sandbox_for is not Environment.sandbox_for
+
+    @property
+    def uses_sandboxes(self) -> bool:
+        """Whether an episode may need any."""
+        return self.sandbox is not None or bool(self.sandboxes) or self.has_sandbox_for
+
     @property
     def is_repeatable(self) -> bool:
         """Whether any episode may be run again after a failure that nobody saw: all tools say ``side_effects=False``."""
@@ -205,7 +218,7 @@ def checked_tasks(environment: Environment, split: str, seed: int, n: int) -> li
     """Tasks of an environment; `EnvironmentFault` for none, bad or repeated ids, another split, or what can't be stored."""
     with named_faults(environment.name, f"{split} split", "tasks", UsageError):
         tasks = list(environment.tasks(split, seed, n))
-    where = f"environment {environment.name!r}, tasks({split!r}, seed={seed}, n={n})"
+    where = f"environment {environment.name!r}, tasks({split!r}, seed={seed}, n={n}){defined_at(environment.tasks)}"
     if not tasks:
         raise EnvironmentFault(f"{where} returned no task")
     seen: set[str] = set()

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
+from agentrl.environment.code_places import defined_at, raised_at
 from agentrl.environment.limits import limited
 from agentrl.errors import EnvironmentFault
 from sandboxes.contract import SandboxError
@@ -24,7 +25,7 @@ class Overtime(EnvironmentFault):
 
 @contextmanager
 def named_faults(environment: str, task: str, method: str, *passing: type[Exception]) -> Iterator[None]:
-    """Turn what the environment's code raises into an `EnvironmentFault` that names environment, task and method."""
+    """Turn what the environment's code raises into an `EnvironmentFault` that names environment, task, method and place."""
     try:
         yield
     except (Exception, SystemExit) as error:
@@ -32,6 +33,7 @@ def named_faults(environment: str, task: str, method: str, *passing: type[Except
             raise
         raise EnvironmentFault(
             f"environment {environment!r}, task {task!r}, method {method!r} raised {type(error).__name__}: {error}"
+            f"{raised_at(error)}"
         ) from error
 
 
@@ -62,6 +64,7 @@ async def invoke(
                 raise
             raise Overtime(
                 f"environment {environment!r}, task {task!r}, method {method!r} did not return within {timeout_s:g} s"
+                f"{defined_at(function)}"
             ) from error
 
 

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from agentrl.environment.base import Environment
+from agentrl.environment.boundary import named_faults
+from agentrl.environment.code_places import defined_at
 from agentrl.environment.limits import uncounted
 from agentrl.errors import EnvironmentFault
-from sandboxes.contract import SandboxPool
+from agentrl.types import Task
+from sandboxes.contract import SandboxPool, SandboxSpec
 from sandboxes.lazy import LazySandbox, SandboxQueue
 
-_MAIN = ""
+MAIN = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,12 +31,35 @@ def queue_for(pool: SandboxPool | None) -> SandboxQueue | None:
     return None if pool is None else SandboxQueue(pool, uncounted)
 
 
-@asynccontextmanager
-async def boxes_of(environment: Environment, queue: SandboxQueue | None) -> AsyncIterator[Boxes]:
-    """Sandboxes as ``environment`` declares them, taken at their first use and given back at the end."""
+def specs_of(environment: Environment, task: Task) -> dict[str, SandboxSpec]:
+    """What the sandboxes of an episode of ``task`` are made of, by name; the main one's is empty. `EnvironmentFault`."""
     specs = dict(environment.sandboxes)
-    if environment.sandbox is not None:
-        specs[_MAIN] = environment.sandbox
+    with named_faults(environment.name, task.id, "sandbox_for"):
+        main = environment.sandbox_for(task)
+    if main is None:
+        return specs
+    if not isinstance(main, SandboxSpec):
+        raise EnvironmentFault(
+            f"environment {environment.name!r}, task {task.id!r}: sandbox_for() must return a SandboxSpec or None, "
+            f"not {main!r:.100}{defined_at(environment.sandbox_for)}"
+        )
+    return {**specs, MAIN: main}
+
+
+def distinct_specs(environment: Environment, tasks: Iterable[Task]) -> list[SandboxSpec]:
+    """Those that the episodes of ``tasks`` use, each once, in the order of the tasks."""
+    found: list[SandboxSpec] = []
+    for task in tasks:
+        found += [spec for spec in specs_of(environment, task).values() if spec not in found]
+        if not environment.has_sandbox_for:
+            break
+    return found
+
+
+@asynccontextmanager
+async def boxes_of(environment: Environment, task: Task, queue: SandboxQueue | None) -> AsyncIterator[Boxes]:
+    """Sandboxes as ``environment`` declares them for ``task``, taken at their first use and given back at the end."""
+    specs = specs_of(environment, task)
     if not specs:
         yield Boxes(None, {})
         return
@@ -41,6 +67,6 @@ async def boxes_of(environment: Environment, queue: SandboxQueue | None) -> Asyn
         raise EnvironmentFault(f"environment {environment.name!r} needs a sandbox, and no pool was given")
     reserved = queue.reserve(specs)
     try:
-        yield Boxes(reserved.boxes.get(_MAIN), {name: box for name, box in reserved.boxes.items() if name != _MAIN})
+        yield Boxes(reserved.boxes.get(MAIN), {name: box for name, box in reserved.boxes.items() if name != MAIN})
     finally:
         await reserved.release()

@@ -12,6 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from agentrl.environment.boundary import Overtime, invoke
+from agentrl.environment.code_places import defined_at
 from agentrl.environment.episode import Done, Episode
 from agentrl.environment.tools import ToolError, WrongCall
 from agentrl.errors import EnvironmentFault
@@ -82,7 +83,7 @@ def _result(environment: Environment, episode: Episode, name: str, value: Any, i
     except (TypeError, ValueError, RecursionError) as error:
         raise EnvironmentFault(
             f"environment {environment.name!r}, task {episode.task.id!r}: tool {name!r} returned {type(value).__name__}, "
-            f"which is not text, bytes, None, Done or JSON: {error}"
+            f"which is not text, bytes, None, Done or JSON: {error}{defined_at(getattr(environment, name))}"
         ) from error
     return ToolResult(name, text, is_error, raw=raw)
 

@@ -71,7 +71,7 @@ async def _play(environment: Environment, task: Task, policy: Policy, queue: San
 
 async def act(environment: Environment, task: Task, policy: Policy, queue: SandboxQueue | None, seed: int = 0) -> Played:
     """Play one episode up to its end; its sandboxes are given back."""
-    async with boxes_of(environment, queue) as boxes:
+    async with boxes_of(environment, task, queue) as boxes:
         episode, _ = await begin(environment, task, seed=seed, sandbox=boxes.main, sandboxes=boxes.others)
         return await _talk(environment, episode, policy)
 
@@ -132,7 +132,7 @@ async def verdict(environment: Environment, played: Played, queue: SandboxQueue 
     """Grade a played episode in clean sandboxes; None when an end like its own gets no verdict."""
     if not is_gradable(environment, played.termination):
         return None
-    async with boxes_of(environment, queue) as boxes:
+    async with boxes_of(environment, played.episode.task, queue) as boxes:
         return await grade(environment, played.episode, boxes.main, boxes.others)
 
 

@@ -19,6 +19,7 @@ import numpy as np
 from agentrl.environment.base import Environment
 from agentrl.environment.boundary import invoke
 from agentrl.environment.calls import plain_text
+from agentrl.environment.code_places import defined_at
 from agentrl.environment.episode import NO_SANDBOX, Episode
 from agentrl.errors import EnvironmentFault
 from agentrl.types import Json, Reward, Termination
@@ -110,4 +111,5 @@ def _storable(value: Json) -> Json:
 
 
 def _refused(environment: Environment, task: str, what: str) -> EnvironmentFault:
-    return EnvironmentFault(f"environment {environment.name!r}, task {task!r}: reward() gave {what}")
+    place = defined_at(environment.reward)
+    return EnvironmentFault(f"environment {environment.name!r}, task {task!r}: reward() gave {what}{place}")

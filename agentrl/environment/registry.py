@@ -1,4 +1,4 @@
-"""Names of environments: an installed one (``code_agent``), ``module:Class``, or ``path/to/file.py:Class``."""
+"""Names of environments: an installed one (``code_agent``), ``module:Class``, ``path/to/file.py:Class``, or ``./folder``."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from pathlib import Path
 from types import ModuleType
 
 from agentrl.environment.base import Environment
+from agentrl.environment.code_places import raised_at
+from agentrl.environment.folders import offered_by, the_only
 from agentrl.environment.options import checked_options
 from agentrl.environment.sub_agents import check_sub_agents
 from agentrl.errors import UsageError
@@ -43,16 +45,18 @@ def load(name: str, options: Mapping[str, Json] | None = None) -> Environment:
 def resolve(name: str) -> type[Environment]:
     """The class behind a name; `UsageError` names what is missing and the nearest match."""
     target, _, attribute = name.rpartition(":")
-    if not target:
-        point = _points().get(name)
-        if point is None:
-            raise UsageError(
-                f"no environment {name!r}{_nearest(name, _points())}; installed: {', '.join(installed()) or 'none'}. "
-                "Others are named module:Class or path/to/file.py:Class"
-            )
+    if target:
+        module = _module_of_file(Path(target), name) if target.endswith(".py") else _imported(target, name)
+        return _environment_in(module, attribute, name)
+    if point := _points().get(name):
         return _environment_in(_imported(point.module, name), point.attr, name)
-    module = _module_of_file(Path(target), name) if target.endswith(".py") else _imported(target, name)
-    return _environment_in(module, attribute, name)
+    if "/" in name or name.endswith(".py"):
+        return _only_one_at(Path(name).expanduser().resolve(), name)
+    here = f"; the folder of that name is ./{name}, or install it: pip install -e ./{name}" if Path(name).is_dir() else ""
+    raise UsageError(
+        f"no environment {name!r}{here or _nearest(name, _points())}; installed: {', '.join(installed()) or 'none'}. "
+        "Others are named module:Class, path/to/file.py:Class or ./folder"
+    )
 
 
 def source_hash(environment: Environment) -> str:
@@ -88,7 +92,9 @@ def _user_code(name: str, what: str) -> Iterator[None]:
     except UsageError:
         raise
     except (Exception, SystemExit) as error:
-        raise UsageError(f"environment {name!r}: {what}: {type(error).__name__}: {error}") from error
+        # A syntax error says its place itself.
+        place = "" if isinstance(error, SyntaxError) else raised_at(error)
+        raise UsageError(f"environment {name!r}: {what}: {type(error).__name__}: {error}{place}") from error
 
 
 def _imported(module: str, name: str) -> ModuleType:
@@ -119,15 +125,36 @@ def _module_of_file(path: Path, name: str) -> ModuleType:
     return module
 
 
-def _environment_in(module: ModuleType, attribute: str, name: str) -> type[Environment]:
-    found = getattr(module, attribute, None)
-    if isinstance(found, type) and issubclass(found, Environment):
-        return found
-    offered = [
+def _only_one_at(path: Path, name: str) -> type[Environment]:
+    """The environment of a file that has one, of a package's folder, or of a folder whose pyproject.toml offers one."""
+    if path.is_dir() and (path / "pyproject.toml").is_file():
+        target = the_only(offered_by(path, GROUP, name), f"{path / 'pyproject.toml'} offers", name)
+        for folder in (path, path / "src"):
+            if folder.is_dir() and str(folder) not in sys.path:
+                sys.path.insert(0, str(folder))
+        module, _, attribute = target.partition(":")
+        return _environment_in(_imported(module, name), attribute, name)
+    file = path / "__init__.py" if path.is_dir() else path
+    if path.is_dir() and not file.is_file():
+        raise UsageError(f"environment {name!r}: {path} has neither a pyproject.toml nor an __init__.py")
+    module_of_file = _module_of_file(file, name)
+    there = [key for key in _offered(module_of_file) if vars(module_of_file)[key].__module__ == module_of_file.__name__]
+    return _environment_in(module_of_file, the_only(there, f"{file} defines", name), name)
+
+
+def _offered(module: ModuleType) -> list[str]:
+    return [
         key
         for key, value in vars(module).items()
         if isinstance(value, type) and issubclass(value, Environment) and value is not Environment
     ]
+
+
+def _environment_in(module: ModuleType, attribute: str, name: str) -> type[Environment]:
+    found = getattr(module, attribute, None)
+    if isinstance(found, type) and issubclass(found, Environment):
+        return found
+    offered = _offered(module)
     where = module.__file__ or module.__name__
     if found is None:
         raise UsageError(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from agentrl.environment.boundary import invoke
 from agentrl.environment.calls import run_call, shown_text, wrong
+from agentrl.environment.code_places import defined_at
 from agentrl.environment.episode import Done, Episode, Step
 from agentrl.errors import EnvironmentFault
 from agentrl.tokens.call_values import ParsedTurn
@@ -42,7 +43,7 @@ async def _respond(environment: Environment, episode: Episode, text: str) -> Ste
         return Step((answer,))
     raise EnvironmentFault(
         f"environment {environment.name!r}, task {episode.task.id!r}: respond() must return str, Message or Done, "
-        f"not {type(answer).__name__}"
+        f"not {type(answer).__name__}{defined_at(environment.respond)}"
     )
 
 

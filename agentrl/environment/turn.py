@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from agentrl.environment.base import Environment
 from agentrl.environment.boundary import invoke, named_faults
 from agentrl.environment.calls import plain_text
+from agentrl.environment.code_places import defined_at
 from agentrl.environment.episode import NO_SANDBOX, Episode, Step, Turn
 from agentrl.errors import EnvironmentFault
 from agentrl.tokens.call_values import ParsedTurn, Schemas
@@ -64,7 +65,8 @@ def first_messages(environment: Environment, task: Task) -> list[Message]:
         messages = list(environment.messages(task))
     if not messages or not all(isinstance(message, Message) for message in messages):
         where = f"environment {environment.name!r}, task {task.id!r}"
-        raise EnvironmentFault(f"{where}: messages() must give one Message or more, not {messages!r:.200}")
+        place = defined_at(environment.messages)
+        raise EnvironmentFault(f"{where}: messages() must give one Message or more, not {messages!r:.200}{place}")
     return messages
 
 
@@ -130,11 +132,11 @@ async def _step(environment: Environment, episode: Episode, text: str) -> Step:
     step = await invoke(
         environment.name, episode.task.id, "step", environment.step, episode, text, timeout_s=environment.max_seconds
     )
-    where = f"environment {environment.name!r}, task {episode.task.id!r}"
+    where, place = f"environment {environment.name!r}, task {episode.task.id!r}", defined_at(environment.step)
     if not isinstance(step, Step):
-        raise EnvironmentFault(f"{where}: step() must return a Step, not {type(step).__name__}")
+        raise EnvironmentFault(f"{where}: step() must return a Step, not {type(step).__name__}{place}")
     if not all(isinstance(message, Message) for message in step.messages) or not (step.done or step.messages):
-        raise EnvironmentFault(f"{where}: a Step that is not done has one Message or more, not {step.messages!r:.200}")
+        raise EnvironmentFault(f"{where}: a Step that is not done has one Message or more, not {step.messages!r:.200}{place}")
     return step
 
 
@@ -164,5 +166,6 @@ async def _stops(environment: Environment, episode: Episode) -> bool:
     if not isinstance(answer, bool):
         raise EnvironmentFault(
             f"environment {environment.name!r}, task {episode.task.id!r}: stop() must return True or False, not {answer!r:.100}"
+            f"{defined_at(environment.stop)}"
         )
     return answer

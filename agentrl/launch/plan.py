@@ -19,6 +19,7 @@ from agentrl.config.options import unread_options
 from agentrl.config.presets import PRESETS
 from agentrl.config.run import RunConfig
 from agentrl.environment.base import Environment, checked_tasks
+from agentrl.environment.boxes import distinct_specs
 from agentrl.errors import NotReadyError, UsageError
 from agentrl.launch.engine_servers import engine_line, engine_servers
 from agentrl.launch.freshness import refresh_line, staleness_line
@@ -29,6 +30,8 @@ from sandboxes.contract import SandboxError
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 LINE = 118
+TRIED = 8
+"""Sandboxes that are made before a run: where each task has one of its own, the rest are made when it is their turn."""
 """Width to which the plan is wrapped."""
 
 
@@ -193,15 +196,19 @@ def _check_critic(config: RunConfig) -> None:
 def _sandbox(config: RunConfig, environment: Environment) -> str:
     try:
         return asyncio.run(_tried(config, environment))
+    except ValueError as error:
+        raise UsageError(f"sandbox.provider: {error}") from None
     except SandboxError as error:
         raise NotReadyError(str(error)) from None
 
 
 async def _tried(config: RunConfig, environment: Environment) -> str:
-    """Which provider was chosen and why; it has made, once, each sandbox that the environment asks for."""
+    """Which provider was chosen and why; it has made, once, each sandbox that the environment asks for, of the first tasks."""
     preference = None if config.sandbox.provider == "auto" else config.sandbox.provider
     provider, reason = await choose(preference, config.sandbox.unsafe_local_execution)
-    for spec in (*([environment.sandbox] if environment.sandbox else []), *environment.sandboxes.values()):
+    splits = ("train", config.evaluation.split)
+    tasks = [task for split in splits for task in checked_tasks(environment, split, config.seed, TRIED)]
+    for spec in distinct_specs(environment, tasks)[:TRIED]:
         await provider.destroy(await provider.create(spec))
     return reason
 

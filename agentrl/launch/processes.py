@@ -21,11 +21,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from agentrl.errors import RunFailed
+from agentrl.errors import AgentRLError, EnvironmentFault, NotReadyError, RunFailed
 
 EXIT_FENCED = 4
 FINAL_CODES = (2, 3, 5)
 """Bad usage, missing environment, failed run: a restart can't help."""
+_FINAL_ERRORS: Mapping[int, type[AgentRLError]] = {2: EnvironmentFault, 3: NotReadyError}
+"""The launcher ends with the exit code of the child that can't go on."""
 MAX_RESTARTS = 3
 _PR_SET_PDEATHSIG = 1
 
@@ -87,7 +89,7 @@ class RunProcesses:
             self._spawn(child)
 
     def watch(self, step: int) -> bool:
-        """Restart what died. True once the trainer has ended well; `RunFailed` when it can't go on."""
+        """Restart what died. True once the trainer has ended well; an error with a child's exit code when it can't go on."""
         if step > self._last_step:
             self._last_step = step
             for child in self.children:
@@ -130,7 +132,7 @@ class RunProcesses:
     def _restart(self, child: Child) -> None:
         child.deaths += 1
         if child.code in FINAL_CODES or child.deaths > MAX_RESTARTS:
-            raise RunFailed(
+            raise _FINAL_ERRORS.get(child.code or 0, RunFailed)(
                 f"The {child.role} process of run {self.run} ended with code {child.code} "
                 f"({child.deaths} {'time' if child.deaths == 1 else 'times'} without progress): {self._last_words(child)} "
                 f"Its log: {self._log(child)}"

@@ -7,7 +7,9 @@ from pathlib import Path
 from agentrl.config.stored import from_row
 from agentrl.launch.freshness import refresh_proposal
 from agentrl.store.contract import EvaluationResult, RunRow, TrajectoryStore
-from agentrl.types import Purpose
+from agentrl.types import Purpose, Termination
+
+MOST_ERRORS = 3
 
 
 def print_summary(store: TrajectoryStore, run: RunRow, folder: Path, status: str, seconds: float) -> None:
@@ -26,6 +28,7 @@ def print_summary(store: TrajectoryStore, run: RunRow, folder: Path, status: str
         print("  dropped  " + ", ".join(f"{row['reason']} {row['trajectories']}" for row in drops))
     if refresh := refresh_proposal(from_row(run.spec.config)[0], store, name):
         print(f"  weights  {refresh}")
+    _print_errors(store, name)
     check = store.conservation(run.id)
     places = ", ".join(f"{place.value} {count}" for place, count in check.places.items() if count)
     verdict = "OK" if check.holds else "NOT OK"
@@ -35,6 +38,15 @@ def print_summary(store: TrajectoryStore, run: RunRow, folder: Path, status: str
         print(f"  continue with  agentrl train --resume {name}")
     print(f"  ask   agentrl db query staleness --run {name}   |   agentrl db query reward_by_task --run {name}")
     print(f"  look  agentrl show latest --run {name}", flush=True)
+
+
+def _print_errors(store: TrajectoryStore, name: str) -> None:
+    """What episodes failed of; those that a stop cut off are no failures."""
+    failures = [row for row in store.query("episode_errors", run=name).records() if row["termination"] != Termination.ABORTED]
+    for row in failures[:MOST_ERRORS]:
+        print(f"  {row['episodes']} episodes of {row['tasks']} tasks failed: {row['error']:.500}")
+    if len(failures) > MOST_ERRORS:
+        print(f"  and {len(failures) - MOST_ERRORS} other kinds: agentrl db query episode_errors --run {name}")
 
 
 def _score(result: EvaluationResult) -> str:

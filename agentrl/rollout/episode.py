@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from uuid import UUID
 
@@ -35,7 +35,7 @@ from agentrl.tokens.history import History
 from agentrl.tokens.messages import Message
 from agentrl.tokens.transcript import Transcript
 from agentrl.tokens.unit_marks import unit_starts
-from agentrl.types import EpisodeEnd, FinishReason, Opened, Outcome, Reward, Sampling, Segment, Termination, Timings
+from agentrl.types import EpisodeEnd, FinishReason, Opened, Outcome, Reward, Sampling, Segment, Task, Termination, Timings
 from sandboxes.contract import SandboxError, SandboxPool
 
 _INFRASTRUCTURE = (SandboxError, EngineError, EnvironmentFault, TokenDrift)
@@ -51,6 +51,8 @@ class EpisodeRunner:
     chat: ChatFormat
     pool: SandboxPool
     sampling: Sampling
+    sandbox_of: Callable[[Task], Awaitable[str]] | None = None
+    """What the sandboxes of a task are made from; None: it is the same for all, and stands in the trajectory from its start."""
     sampled_tokens: int = 0
     episodes: int = 0
     rewrites: int = 0
@@ -62,6 +64,8 @@ class EpisodeRunner:
     """Episodes that another worker began."""
     reward_s: float = 0.0
     tool_s: float = 0.0
+    environment_faults: set[UUID] = field(default_factory=set)
+    """Trajectories that failed by the environment's own code."""
     unrepeatable: set[UUID] = field(default_factory=set)
     """Trajectories that were cut off, by a stop or by an unforeseen error, after a call that must not be repeated."""
 
@@ -71,14 +75,18 @@ class EpisodeRunner:
     async def run(self, opened: Opened) -> EpisodeEnd:
         """Run the episode and complete it in the store; returns how it ended."""
         episode: Episode | None = None
+        sandbox: str | None = None
         try:
-            async with boxes_of(self.environment, self._queue) as boxes:
+            sandbox = await self.sandbox_of(opened.task) if self.sandbox_of else None
+            async with boxes_of(self.environment, opened.task, self._queue) as boxes:
                 episode, _ = await begin(
                     self.environment, opened.task, seed=opened.seed, sandbox=boxes.main, sandboxes=boxes.others
                 )
                 ending = await self._act(opened, episode)
             ending = await self._graded(episode, ending)
         except _INFRASTRUCTURE as error:
+            if isinstance(error, EnvironmentFault):
+                self.environment_faults.add(opened.trajectory)
             ending = EpisodeEnd(
                 n_segments=-1,
                 termination=Termination.FAILED,
@@ -92,6 +100,7 @@ class EpisodeRunner:
             raise
         finally:
             self.engine.release(str(opened.trajectory))
+        ending = replace(ending, sandbox=sandbox)
         await asyncio.to_thread(self.store.complete, opened, ending)
         self.episodes += 1
         return ending
@@ -154,7 +163,7 @@ class EpisodeRunner:
         return replace(ending, outcome=Outcome.GRADED, reward=reward)
 
     async def _grade(self, episode: Episode) -> Reward:
-        async with boxes_of(self.environment, self._queue) as boxes:
+        async with boxes_of(self.environment, episode.task, self._queue) as boxes:
             return await grade(self.environment, episode, boxes.main, boxes.others)
 
 

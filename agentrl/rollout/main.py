@@ -7,14 +7,16 @@ import os
 import signal
 import socket
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 from agentrl.config.run import RunConfig
 from agentrl.config.stored import from_row
 from agentrl.engine.contract import Engine
 from agentrl.environment.base import Environment
+from agentrl.environment.boxes import specs_of
 from agentrl.environment.registry import load
-from agentrl.errors import RunFailed
+from agentrl.errors import EnvironmentFault, RunFailed
 from agentrl.monitor.log import ProcessLog
 from agentrl.rollout.engines import open_engine, unless
 from agentrl.rollout.episode import EpisodeRunner
@@ -25,7 +27,7 @@ from agentrl.store.patience import outlasting
 from agentrl.tokens.chat_format import ChatFormat
 from agentrl.types import Lineage, Origin, PolicyVersion, Sampling
 from sandboxes.choose import choose
-from sandboxes.contract import Provider
+from sandboxes.contract import Provider, SandboxSpec
 from sandboxes.pool import Pool
 
 EXIT_FAILED = 5
@@ -35,16 +37,16 @@ EVALUATION_POOL = 8
 
 
 def run_rollout(store: TrajectoryStore, run: RunRow, *, worker: str, evaluate: bool) -> int:
-    """Exit code 0 after a stop, 5 when the run can't go on."""
+    """Exit code 0 after a stop, 5 when the run can't go on, 2 when that is the environment's own doing."""
     config, folder = from_row(run.spec.config)
     role = "evaluation" if evaluate else f"rollout-{worker}"
     log = ProcessLog(folder / "logs", role)
     try:
         asyncio.run(_serve(store, run, config, folder, role, evaluate, log))
-    except RunFailed as error:
+    except (RunFailed, EnvironmentFault) as error:
         log.error("run failed", error=str(error))
         print(f"agentrl: {error}", file=sys.stderr, flush=True)
-        return EXIT_FAILED
+        return EXIT_FAILED if isinstance(error, RunFailed) else error.exit_code
     except Exception:  # the process boundary: the log keeps the traceback, the launcher the exit code
         log.error("rollout process failed")
         raise
@@ -79,6 +81,8 @@ async def _serve(
     try:
         await load_newest(store, run, engine)
         runner = EpisodeRunner(environment, store, engine, chat, pool, sampling)
+        if environment.has_sandbox_for:
+            runner.sandbox_of = lambda task: digests(provider, specs_of(environment, task).values())
         lineage = lineage_of(environment, model_dir, chat, engine, sampling, await _sandboxes(environment, provider))
         worker = RolloutWorker(store, run, name, engine, runner, lineage, config.rollout.concurrency, log, evaluate,
                                poll_s=config.store.poll_seconds, refresh_every=config.staleness.refresh_every)  # fmt: skip
@@ -100,9 +104,15 @@ async def first_version(store: TrajectoryStore, run: RunRow, stop: asyncio.Event
 
 
 async def _sandboxes(environment: Environment, provider: Provider) -> str:
+    if environment.has_sandbox_for:
+        return f"{provider.name}:of each task"  # replaced at the end of each episode
     specs = [spec for spec in (environment.sandbox, *environment.sandboxes.values()) if spec is not None]
-    digest = ", ".join([await provider.digest(spec) for spec in specs]) or "none"
-    return f"{provider.name}:{digest}"
+    return await digests(provider, specs)
+
+
+async def digests(provider: Provider, specs: Iterable[SandboxSpec]) -> str:
+    """What sandboxes of ``specs`` are made from, as a trajectory keeps it."""
+    return f"{provider.name}:" + (", ".join([await provider.digest(spec) for spec in specs]) or "none")
 
 
 def lineage_of(

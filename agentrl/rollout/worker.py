@@ -4,7 +4,6 @@ Invariants
 - lost_is_stopped: an episode that lost its row is stopped at once.
 - one_failure: an episode that fails in an unforeseen way is completed as infrastructure and touches no other.
 - clean_release: a stop leaves running episodes to other workers or completes them as aborted; neither costs an attempt.
-- told: an environment, engine or sandbox that makes every episode fail ends the run with its error.
 - liveness: a refusal is a logged value and is asked again after ``poll_s``, or as soon as weights or places change.
 """
 
@@ -16,9 +15,10 @@ from dataclasses import dataclass, field
 from uuid import UUID, uuid4
 
 from agentrl.engine.contract import Engine
-from agentrl.errors import Fenced, RunFailed, StoreError
+from agentrl.errors import Fenced, StoreError
 from agentrl.monitor.log import ProcessLog
 from agentrl.rollout.episode import EpisodeRunner
+from agentrl.rollout.failures import Failures
 from agentrl.rollout.upkeep import Freshness, keep_leases, wait_for
 from agentrl.store.contract import Change, Evaluation, OpenResult, RunRow, TrajectoryStore
 from agentrl.types import EpisodeEnd, Lineage, Opened, Outcome, Termination
@@ -28,10 +28,6 @@ WATCH_S = 0.25
 GATHER_S = 0.03
 """Places that come free within this time are filled by one call."""
 LOG_S = 10.0
-TOLD = 3
-"""Failed episodes that are told to the user; the log has all."""
-HOPELESS = 100
-"""Failed episodes without a single good one after which the worker gives up."""
 
 
 @dataclass
@@ -56,9 +52,7 @@ class RolloutWorker:
     _asked: asyncio.Event = field(default_factory=asyncio.Event)
     _ended: Counter[str] = field(default_factory=Counter)
     _refusal: str | None = None
-    _failed: int = 0
-    _well: int = 0
-    _hopeless: RunFailed | None = None
+    _failures: Failures = field(default_factory=Failures)
 
     def __post_init__(self) -> None:
         self._freshness = Freshness(
@@ -170,9 +164,11 @@ class RolloutWorker:
             self._ended[end.termination.value] += 1
             failed = end.outcome is Outcome.INFRASTRUCTURE
             if failed and end.error is not None:
-                self._tell(episode, end.error)
+                by_environment = episode.trajectory in self.runner.environment_faults
+                self.runner.environment_faults.discard(episode.trajectory)
+                self._failures.failed(episode.trajectory, end.error, by_environment=by_environment)
             else:
-                self._well += 1
+                self._failures.ended_well()
         except Fenced as error:
             self._ended["fenced"] += 1
             self.log.warning("episode lost its lease", trajectory=str(episode.trajectory), error=str(error))
@@ -181,7 +177,7 @@ class RolloutWorker:
         except Exception as error:  # the boundary of one episode: anything unforeseen is a row, not a crash
             self._ended["failed"] += 1
             self.log.error("episode failed", trajectory=str(episode.trajectory), task=episode.task.id)
-            self._tell(episode, f"{type(error).__name__}: {error}")
+            self._failures.failed(episode.trajectory, f"{type(error).__name__}: {error}", by_environment=False)
             await self._complete_failed(episode, f"{type(error).__name__}: {error}")
         finally:
             full = len(self._running) == self.concurrency
@@ -190,18 +186,10 @@ class RolloutWorker:
             if full or failed or self.evaluate:
                 self._changed.set()
 
-    def _tell(self, episode: Opened, error: str) -> None:
-        """The first failures go to the user, not only to the log; when nothing ever ends well the run is not worth going on."""
-        self._failed += 1
-        if self._failed <= TOLD:
-            print(f"  episode {episode.trajectory} failed: {error:.1000}", flush=True)
-        if self._well == 0 and self._failed >= HOPELESS and self._hopeless is None:
-            self._hopeless = RunFailed(f"{self._failed} episodes failed and none ended well; the last one: {error}")
-
     async def _watch_failures(self) -> None:
-        while self._hopeless is None:
+        while self._failures.verdict is None:
             await asyncio.sleep(WATCH_S)
-        raise self._hopeless
+        raise self._failures.verdict
 
     async def _complete_failed(self, episode: Opened, error: str, *, aborted: bool = False) -> None:
         termination = Termination.ABORTED if aborted else Termination.FAILED

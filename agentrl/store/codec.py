@@ -195,11 +195,11 @@ def finite(value: float, field: str) -> float:
 
 
 def end_parameters(end: EpisodeEnd) -> tuple[Any, ...]:
-    """Everything `complete_v1` takes after the fence."""
+    """Everything `complete_v2` takes after the fence."""
     if (end.outcome is Outcome.INFRASTRUCTURE) != end.termination.is_error():
         raise BadValue(f"end.outcome {end.outcome.value} does not fit end.termination {end.termination.value}")
     head = (end.n_segments, end.termination.value, end.outcome.value, None if end.error is None else clean_text(end.error),
-            end.retryable)  # fmt: skip
+            end.retryable, None if end.sandbox is None else clean_text(end.sandbox))  # fmt: skip
     if end.reward is None:
         return (*head, None, None, None, None, None, None)
     if end.outcome is not Outcome.GRADED:

@@ -278,6 +278,8 @@ class MemoryStore(MemoryTrainer, MemoryGrading):
                     len(e.segments),
                 )
             e.end = end
+            if end.sandbox is not None:
+                e.lineage = replace(e.lineage, sandbox=end.sandbox)
             if end.reward is not None:
                 e.rewards.append(end.reward)
             self._hand_over(r, e, end)

@@ -112,6 +112,7 @@ class Episode:
             reward=self.rewards[-1] if self.rewards else None,
             lineage=self.lineage,
             segments=[s for _, s in self.segments],
+            error=end.error if end else None,
         )
 
 

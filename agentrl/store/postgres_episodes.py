@@ -21,8 +21,8 @@ WRITE_SEGMENT = Function(
     *["double precision"] * 4,
 )  # fmt: skip
 COMPLETE = Function(
-    "agentrl.complete_v1", "uuid", "bigint", "bigint", "text", "text", "text", "boolean", "double precision", "boolean", "text",
-    "text", "text", "double precision",
+    "agentrl.complete_v2", "uuid", "bigint", "bigint", "text", "text", "text", "boolean", "text", "double precision", "boolean",
+    "text", "text", "text", "double precision",
 )  # fmt: skip
 BEGIN_SUB_AGENT = Function(
     "agentrl.begin_sub_agent_v1", "uuid", "bigint", "uuid", "uuid", "bigint", "bigint", "text", "text", "bigint",

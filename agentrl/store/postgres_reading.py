@@ -20,7 +20,8 @@ from agentrl.types import Outcome, Purpose, Segment, StoredTrajectory, Terminati
 
 _TRAJECTORIES = f"""
   select t.id, t.task_id, t.environment, t.purpose, t.grp, t.seat, t.attempt, t.seed, t.start_version, t.termination, t.outcome,
-         t.parent, t.parent_seg, w.value, w.success, w.grader, w.grader_version, w.detail, w.duration_s, {LINEAGE_COLUMNS}
+         t.parent, t.parent_seg, w.value, w.success, w.grader, w.grader_version, w.detail, w.duration_s, t.error,
+         {LINEAGE_COLUMNS}
   from unnest(%s::uuid[], %s::bigint[]) with ordinality m (id, start_version, n)
   join agentrl.trajectory t on t.run = %s and t.start_version = m.start_version and t.id = m.id
   left join lateral (select * from agentrl.reward x where x.trajectory = t.id order by x.id desc limit 1) w on true
@@ -96,9 +97,10 @@ def _read_trajectory(row: Sequence[Any], segments: Sequence[Segment]) -> StoredT
         termination=Termination(termination or Termination.FAILED),
         outcome=Outcome(outcome or Outcome.INFRASTRUCTURE),
         reward=read_reward(row[13:19]),
-        lineage=read_lineage(row[19:]),
+        lineage=read_lineage(row[20:]),
         segments=segments,
         parent=parent,
         parent_segment=parent_segment,
         inherits=parent is not None and outcome is None,
+        error=row[19],
     )

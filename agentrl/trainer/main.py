@@ -70,7 +70,7 @@ def run_trainer(store: TrajectoryStore, run: RunRow) -> int:
     except (RunFailed, EnvironmentFault) as error:
         log.error("run failed", error=str(error))
         print(f"agentrl: {error}", file=sys.stderr, flush=True)
-        return EXIT_FAILED
+        return EXIT_FAILED if isinstance(error, RunFailed) else error.exit_code
     except Exception:  # the process boundary: the log keeps the traceback, the launcher the exit code
         log.error("trainer failed")
         raise

@@ -51,10 +51,11 @@ async def _measure(context: Context, provider: Provider) -> list[Row]:
         running.append(asyncio.ensure_future(episode()))
         await asyncio.sleep(chance.expovariate(rate))
     await asyncio.gather(*running)
-    discarded = pool.metrics()["discarded"]
+    counts = pool.metrics()
     await pool.close()
     p50, p99 = statistics.median(waits), percentile(waits, 99)
-    load = f"{rate:.0f} episodes/s arrive at random, {_SHARE:.0%} of the highest rate; {discarded:.0f} resets in doubt"
+    load = f"{rate:.0f} episodes/s arrive at random, {_SHARE:.0%} of the highest rate; "
+    load += f"{counts['retired']:.0f} worn ones replaced meanwhile, {counts['doubtful']:.0f} resets in doubt"
     return [
         Row(
             f"acquire a warm sandbox, {provider.name}",

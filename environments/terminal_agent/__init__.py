@@ -129,7 +129,8 @@ class TerminalAgent(Environment):
 class TerminalAgentLarge(TerminalAgent):
     """For real models: the task directories in ``tasks``, in Harbor's or Terminal-Bench's format. Reward: the tests' verdict.
 
-    ``image`` chooses among the images of the tasks, since an environment runs in one; without an image any provider does.
+    Each task runs in its own image; one without an image runs on any provider. ``image`` chooses those that have it, and ""
+    those that have none.
     ``network`` opens the network, which only Docker and Podman can.
     """
 
@@ -152,18 +153,18 @@ class TerminalAgentLarge(TerminalAgent):
     ) -> None:
         read = {path.name: directory.read_task(path) for path in directory.task_directories(tasks)}
         images = sorted({task.image or "" for task in read.values()})
-        if (image is None and len(images) > 1) or (image is not None and image not in images):
-            listed = ", ".join(repr(name) for name in images)
-            raise UsageError(
-                f"An environment runs in one image, and the tasks in {tasks} have {listed}: choose one by image=..."
-            )
-        chosen = images[0] if image is None else image
-        self._read = {name: task for name, task in read.items() if (task.image or "") == chosen}
+        if image is not None and image not in images:
+            raise UsageError(f"No task in {tasks} has the image {image!r}; they have {', '.join(map(repr, images))}.")
+        self._read = {name: task for name, task in read.items() if image is None or (task.image or "") == image}
         self._heldout = heldout_names(self._read)
-        spec = SandboxSpec(memory_mb=memory_mb, pids=256, cpus=cpus, workspace_mb=512, tmp_mb=512, network=network)
-        self.sandbox = replace(spec, image=chosen) if chosen else spec
+        self.sandbox = SandboxSpec(memory_mb=memory_mb, pids=256, cpus=cpus, workspace_mb=512, tmp_mb=512, network=network)
         self.network = network
         self.grade_timeout_s = max(task.test_timeout_s for task in self._read.values()) + 2 * state.TIMEOUT_S
+
+    def sandbox_for(self, task: Task) -> SandboxSpec:
+        assert self.sandbox is not None
+        image = self._read[task.id].image
+        return self.sandbox if image is None else replace(self.sandbox, image=image)
 
     def generate(self, split: str, seed: int) -> Iterator[Task]:
         names = sorted(name for name in self._read if (name in self._heldout) == (split == "heldout"))

@@ -87,7 +87,13 @@ _COPY_START = f"""\
 import os, shutil, sys
 source = {{source!a}}
 if os.path.isdir(source) and os.path.realpath(source) != "{WORKDIR}":
-    shutil.copytree(source, "{WORKDIR}", symlinks=True, dirs_exist_ok=True)
+    # One by one: the working directory itself belongs to root, and its mode and times stay as they are.
+    for entry in os.scandir(source):
+        target = os.path.join("{WORKDIR}", entry.name)
+        if entry.is_dir(follow_symlinks=False):
+            shutil.copytree(entry.path, target, symlinks=True)
+        else:
+            shutil.copy2(entry.path, target, follow_symlinks=False)
 print(sum(os.lstat(os.path.join(root, name)).st_size for root, _, names in os.walk("{WORKDIR}") for name in names))
 """
 _ENTRIES = f"""\

@@ -79,9 +79,14 @@ def test_rewards_without_success_or_none_at_all__are_trained_on(
 
 
 def test_reward_that_raises__is_told_and_ends_the_run(learned: str, command_line: CommandLine, file: Path) -> None:
-    output = command_line.run(*arguments(command_line, file, "Broken"), code=1)
+    output = command_line.run(*arguments(command_line, file, "Broken"), code=2)
     assert "the answer key is missing" in output
     assert "none ended well" in output
+    line = SOURCE.splitlines().index('        raise KeyError("the answer key is missing")') + 1
+    assert "environment 'broken', task 'train-" in output
+    assert f"({file.name}:{line})" in output
+    shown = command_line.run("show", "latest", "--run", "broken")
+    assert "failed: EnvironmentFault" in shown, "no trajectory has a verdict"
     assert "agentrl train --resume broken" in output
 
 

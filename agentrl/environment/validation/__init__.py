@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from agentrl.environment.base import Environment, checked_tasks
-from agentrl.environment.boxes import queue_for
+from agentrl.environment.boxes import distinct_specs, queue_for
 from agentrl.environment.validation import episodes, schemas
+from agentrl.environment.validation.budgets import within_budgets
 from agentrl.environment.validation.check import Check
 from agentrl.environment.validation.leaks import gold_texts, leaks_in_prompt, leaks_in_sandboxes
 from agentrl.environment.validation.overlap import overlap
@@ -17,6 +19,9 @@ from agentrl.types import Task
 from sandboxes.contract import Provider, SandboxError, SandboxSpec
 from sandboxes.lazy import SandboxQueue
 from sandboxes.pool import Pool
+
+if TYPE_CHECKING:
+    from agentrl.tokens.chat_format import ChatFormat
 
 __all__ = ["Check", "validate"]
 
@@ -33,6 +38,7 @@ class _Run:
     n: int
     queue: SandboxQueue | None
     roots: tuple[str, ...]
+    chat: ChatFormat | None
 
     @property
     def sample(self) -> list[Task]:
@@ -40,22 +46,29 @@ class _Run:
 
 
 async def validate(
-    environment: Environment, provider: Provider | None, *, n: int = 8, repeats: int = 3, compared: int = 1000, seed: int = 0
+    environment: Environment,
+    provider: Provider | None,
+    *,
+    n: int = 8,
+    repeats: int = 3,
+    compared: int = 1000,
+    seed: int = 0,
+    chat: ChatFormat | None = None,
 ) -> list[Check]:
     """All checks. ``n``: tasks a split that are played; ``compared``: tasks a split that are compared with the other's.
 
-    ``provider`` may be None for an environment without a sandbox.
+    ``provider`` may be None for an environment without a sandbox. ``chat`` counts tokens; None: they are bounded from below.
     """
     tasks, drawn = _draw(environment, seed, compared)
     if not drawn.ok:
         return [drawn]
     checks = [drawn, schemas.round_trip(environment), _overlap(tasks)]
-    specs = [spec for spec in (environment.sandbox, *environment.sandboxes.values()) if spec is not None]
+    specs = distinct_specs(environment, [task for of_split in tasks.values() for task in of_split[:n]])[:POOL_SIZE]
     # Without isolation the root is the host's own: only the episode's folder is its image.
     roots = () if provider is not None and provider.name == "local" else ("/",)
     try:
         async with _queue(provider, specs) as queue, _queue(provider, specs) as fresh:
-            checks += await _played(_Run(environment, tasks, n, queue, roots), fresh, repeats)
+            checks += await _played(_Run(environment, tasks, n, queue, roots, chat), fresh, repeats)
     except (AgentRLError, SandboxError) as error:
         checks.append(Check("episodes", False, f"{type(error).__name__}: {error}"))
     return checks
@@ -99,7 +112,9 @@ async def _played(run: _Run, fresh: SandboxQueue | None, repeats: int) -> list[C
         environment, tasks, lambda task: episodes.script(episodes.gold_turns(environment, task)), run.queue
     )
     few = [golds[0], no_ops[0]]
+    played = [(gold.task, episodes.gold_turns(environment, gold.task), gold.played) for gold in golds]
     return [
+        within_budgets(environment, played, run.chat),
         episodes.gold_accepted(golds, no_ops),
         episodes.no_op_rejected(golds, no_ops),
         await episodes.grader_stable(environment, few, repeats, [run.queue, fresh]),

@@ -74,7 +74,7 @@ async def leaks_in_sandboxes(
     environment: Environment, task: Task, texts: Sequence[str], queue: SandboxQueue | None, roots: Sequence[str] = ("/",)
 ) -> list[str]:
     """Places in the sandboxes of an episode, as they are before its first turn, that contain one of ``texts``."""
-    async with boxes_of(environment, queue) as boxes:
+    async with boxes_of(environment, task, queue) as boxes:
         await begin(environment, task, sandbox=boxes.main, sandboxes=boxes.others)
         named = {"": boxes.main, **boxes.others}
         return [

@@ -4,7 +4,7 @@ Worker a writes; any message may arrive late or twice and any reply may be lost;
 were not flushed; the lease may lapse and worker b take over under a new fence. The store retries a lapsed episode as a new
 trajectory, so that b does not occur there; the answers to a must be right either way.
 
-SQL: `write_segment_v2` with `stored_before_v1`, and the count in `complete_v1`.
+SQL: `write_segment_v2` with `stored_before_v1`, and the count in `complete_v2`.
 """
 
 from __future__ import annotations

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
-from store_bench import CANCELLED, FAILED, World, graded, segment
+from store_bench import CANCELLED, FAILED, LINEAGE, World, graded, segment
 
 from agentrl.types import EpisodeEnd, Outcome, Place, Termination
 
@@ -31,6 +33,17 @@ def test_end_of_a_single_episode__place(world: World, end: EpisodeEnd, place: Pl
     read = world.store.trajectory(episode.trajectory)
     assert (read.termination, read.outcome, read.reward) == (end.termination, end.outcome, end.reward)
     bench.check()
+
+
+@pytest.mark.parametrize("end", [graded(1), UNGRADED, FAILED])
+def test_sandbox_that_only_the_task_decides__replaces_the_lineages(world: World, end: EpisodeEnd) -> None:
+    bench = world.bench()
+    named, unnamed = bench.open(2)
+    for episode, sandbox in ((named, "docker:sha256:of-the-task"), (unnamed, None)):
+        world.store.write_segment(episode, segment())
+        world.store.complete(episode, replace(end, sandbox=sandbox))
+    stored = [world.store.trajectory(episode.trajectory).lineage.sandbox for episode in (named, unnamed)]
+    assert stored == ["docker:sha256:of-the-task", LINEAGE.sandbox]
 
 
 def test_infrastructure_failure__no_reward_and_retried_up_to_max_attempts(world: World) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import uuid
+from dataclasses import replace
 
 import psycopg
 import pytest
@@ -100,6 +101,29 @@ def test_v_dropped_by_reason__counts_and_retries(postgres: PostgresWorld) -> Non
     assert (rows["infrastructure"]["trajectories"], rows["infrastructure"]["example"]) == (1, "the sandbox died")
     assert rows["cancelled"]["newest"] == b.trajectory
     assert sum(r["retried"] + r["waiting_for_retry"] for r in rows.values()) == 2  # type: ignore[misc]
+
+
+def test_episode_errors__kinds_without_their_tasks(postgres: PostgresWorld) -> None:
+    bench = postgres.bench()
+    for episode in bench.open(3):
+        said = f"EnvironmentFault: environment 'e', task '{episode.task.id}', method 'look' raised KeyError: 'k' (e.py:3)"
+        bench.store.complete(episode, replace(FAILED, error=said))
+    (row,) = bench.store.query("episode_errors", run=str(bench.run)).records()
+    assert (row["episodes"], row["tasks"], row["termination"]) == (3, 3, "failed")
+    assert row["error"] == "EnvironmentFault: environment 'e', task ..., method 'look' raised KeyError: 'k' (e.py:3)"
+
+
+def test_latest_trajectory__one_with_a_verdict_if_there_is_any(postgres: PostgresWorld) -> None:
+    bench = postgres.bench()
+    assert bench.store.query("latest_trajectory", run=str(bench.run)).records() == []
+    first, second, third = bench.open(3)
+    bench.store.complete(first, FAILED)
+    latest = bench.store.query("latest_trajectory", run=str(bench.run)).records()
+    assert [(row["trajectory"], row["outcome"]) for row in latest] == [(first.trajectory, "infrastructure")]
+    bench.finish(second)
+    bench.store.complete(third, FAILED)
+    latest = bench.store.query("latest_trajectory", run=str(bench.run)).records()
+    assert [(row["trajectory"], row["outcome"]) for row in latest] == [(second.trajectory, "graded")]
 
 
 def test_v_staleness__mean_percentile_and_largest_by_step(postgres: PostgresWorld) -> None:

@@ -73,7 +73,8 @@ def refused(*arguments: str) -> str:
 def test_init__writes_a_package_whose_test_passes(tmp_path: Path) -> None:
     result = env("init", "word_game", "--in", str(tmp_path))
     assert result.exit_code == 0
-    assert "agentrl env validate word_game" in result.output
+    assert f"agentrl env validate {tmp_path}/word_game" in result.output
+    assert env("show", f"{tmp_path}/word_game").exit_code == 0, "before it is installed"
     package = tmp_path / "word_game"
     ran = subprocess.run(
         [sys.executable, "-m", "pytest", "-q"], cwd=package, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True,

@@ -20,11 +20,11 @@ from agentrl.types import (
 )
 
 
-def shown(*segments: Segment, reasoning: bool = False) -> str:
+def shown(*segments: Segment, reasoning: bool = False, error: str | None = None) -> str:
     lineage = Lineage("m", "t", "c", "local", "1", "float32", Sampling())
     stored = StoredTrajectory(
         UUID(int=1), "task", "env", Purpose.TRAIN, None, 0, 1, 0, 0, Termination.TERMINATED, Outcome.POLICY_ENDED, None,
-        lineage, list(segments),
+        lineage, list(segments), error,
     )  # fmt: skip
     return "\n".join(trajectory_lines(stored, [], tokens=False, reasoning=reasoning))
 
@@ -50,6 +50,11 @@ def test_reasoning_that_the_prompt_opened__is_folded_too() -> None:
     folded = shown(turn(0, "secret\n</think>answer", observed="<|im_start|>assistant\n<think>\n"))
     assert "secret" not in folded
     assert "| answer" in folded
+
+
+def test_failure__is_said_with_its_reason() -> None:
+    assert "failed: EnvironmentFault: it raised\\x1b[31m" in shown(turn(0, "a"), error="EnvironmentFault: it raised\x1b[31m")
+    assert "failed:" not in shown(turn(0, "a"))
 
 
 def test_new_context__is_said() -> None:

@@ -19,10 +19,11 @@ from typer.testing import CliRunner
 from agentrl.cli.main import app
 from agentrl.environment import Done, Environment, Episode, Message, Step, Task
 from agentrl.environment.base import checked_tasks
-from agentrl.environment.demonstrate import play
+from agentrl.environment.demonstrate import collect, play
 from agentrl.environment.registry import load
 from agentrl.environment.validation import validate
 from sandboxes.local import UnsafeLocal
+from sandboxes.pool import Pool
 
 HOWTO = Path(__file__).parents[3] / "docs" / "howto" / "write-an-environment.md"
 BLOCKS = re.findall(r"```python\n(.*?)```", HOWTO.read_text(), re.DOTALL)
@@ -82,6 +83,18 @@ def test_questions_from_a_file__are_valid_and_their_option_is_shown(folder: Path
     (line,) = re.findall(r"^agentrl (env show questions.*)$", HOWTO.read_text(), re.MULTILINE)
     assert "most_words" in CliRunner().invoke(app, line.split()).output
     assert CliRunner().invoke(app, line.replace("show", "validate").split()).exit_code == 0
+
+
+async def test_notes__are_valid_and_demonstrated_with_mistakes(folder: Path) -> None:
+    notes = load(f"{folder}/notes.py:Notes")
+    made = await validate(notes, UnsafeLocal(), n=2, repeats=1)
+    assert [check for check in made if check.ok is False] == []
+    pool = Pool(UnsafeLocal(), 2)
+    demonstrations = await collect(notes, 0, 24, pool)
+    await pool.close()
+    success = [bool(d.reward and d.reward.success) for d in demonstrations]
+    assert 4 < sum(success) < 24
+    assert {d.reward.detail["reads"] for d in demonstrations if d.reward} == {1}
 
 
 def test_checks_named_in_the_text__are_those_that_are_made(folder: Path) -> None:

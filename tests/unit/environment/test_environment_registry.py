@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
 
 from agentrl.environment import registry
 from agentrl.environment.registry import installed, load, resolve, source_hash
+from agentrl.environment.scaffold import write_package
 from agentrl.errors import UsageError
 from environments.code_agent import CodeAgent
 
@@ -67,6 +69,9 @@ def test_files_of_the_same_name__are_two_modules(file: Path, tmp_path: Path) -> 
         ("{folder}/none/puzzles.py:Puzzle", ["no file"]),
         ("{folder}/puzzles.py:Puzle", ["did you mean 'Puzzle'?", "environments there: Puzzle, NeedsPath"]),
         ("{folder}/puzzles.py:LIMIT", ["'LIMIT' in", "not a subclass"]),
+        ("{folder}/puzzles.py", ["puzzles.py defines Puzzle, NeedsPath: name the class after a colon"]),
+        ("{folder}/puzzle.py", ["no file", "did you mean 'puzzles.py'?"]),
+        ("{folder}", ["has neither a pyproject.toml nor an __init__.py"]),
     ],
 )
 def test_wrong_name__says_what_is_missing_and_what_is_near(name: str, parts: list[str], file: Path) -> None:
@@ -75,6 +80,33 @@ def test_wrong_name__says_what_is_missing_and_what_is_near(name: str, parts: lis
     for part in parts:
         assert part in str(raised.value)
     assert raised.value.exit_code == 2
+
+
+def test_folder_of_a_package__its_only_class_is_found(tmp_path: Path) -> None:
+    (tmp_path / "parts.py").write_text("VERSION = '7'")
+    init = tmp_path / "__init__.py"
+    init.write_text("from .parts import VERSION\n" + SOURCE.split("class NeedsPath")[0].replace('"4"', "VERSION"))
+    assert resolve(str(tmp_path)).version == resolve(str(init)).version == "7"
+    init.write_text("from agentrl.environment import Environment\n")
+    (tmp_path / "other").mkdir()
+    other = init.rename(tmp_path / "other" / "__init__.py")
+    with pytest.raises(UsageError, match=r"__init__\.py defines no environment: name the class after a colon"):
+        resolve(str(other))
+
+
+def test_folder_that_is_not_installed__its_entry_point_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    write_package("never_installed", tmp_path)
+    folder = tmp_path / "never_installed"
+    assert resolve(str(folder)).name == "never_installed"
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError, match=r"the folder of that name is \./never_installed, or install it: pip install -e"):
+        resolve("never_installed")
+    project = folder / "pyproject.toml"
+    for text, said in ((project.read_text().split("[project.entry-points")[0], "offers none"), ("[", "can't be read")):
+        project.write_text(text)
+        with pytest.raises(UsageError, match=said):
+            resolve("./never_installed")
 
 
 @pytest.mark.parametrize("source", ["1/0", "def", "import no_such_module_here"])

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
+import re
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import pytest
@@ -16,6 +18,8 @@ from agentrl.environment import Environment, Episode, Message, Task, tool, tool_
 from agentrl.environment.validation import Check, validate
 from agentrl.environment.validation.leaks import gold_texts
 from agentrl.environment.validation.overlap import overlap
+from agentrl.model.tiny_tokenizer import TokenizerPlan, build_tokenizer
+from agentrl.tokens.chat_format import ChatFormat
 from sandboxes.contract import SandboxSpec, SandboxUnsupported
 from sandboxes.local import UnsafeLocal
 
@@ -70,6 +74,7 @@ def test_sound_environment__passes_every_check() -> None:
         "tasks": True,
         "schema round trip": True,
         "training and held-out apart": True,
+        "gold within budgets": True,
         "gold accepted": True,
         "no-op rejected": True,
         "grader stable": True,
@@ -77,6 +82,30 @@ def test_sound_environment__passes_every_check() -> None:
         "gold not in prompts": True,
     }
     assert made["gold accepted"].detail == "4 of 4 episodes"
+
+
+@pytest.mark.parametrize(
+    ("budget", "said"),
+    [
+        ({"max_turns": 1}, r"max_turns=1 is too small: gold of task 'train/0' needs 2 turns"),
+        ({"max_turn_tokens": 9}, r"max_turn_tokens=9 is too small: gold of task 'train/0' needs at least 1\d in a turn"),
+        ({"max_tokens": 20}, r"max_tokens=20 is too small: gold of task '.*' needs at least 2\d in all"),
+    ],
+)
+def test_budget_that_gold_does_not_fit__is_named(budget: dict[str, int], said: str) -> None:
+    tight = type("Tight", (Riddle,), budget)()
+    assert re.search(said, failed(tight)["gold within budgets"])
+
+
+def test_budget__is_counted_in_tokens_of_a_model(tmp_path: Path) -> None:
+    build_tokenizer(["Guess number train/1.", "the number is 3"] * 20, TokenizerPlan(), tmp_path)
+    chat = ChatFormat(tmp_path)
+    made = checks(Riddle(), chat=chat)["gold within budgets"]
+    called = chat.encode_action(Riddle().gold(Task("t", {"key": 1}))[0])
+    assert made.ok
+    assert f"2 of 3 turns; {len(called)} of 512 tokens in a turn" in made.detail
+    tight = type("Tight", (Riddle,), {"max_turn_tokens": 30})()
+    assert f"needs {len(called)} in a turn" in failed(tight, chat=chat)["gold within budgets"]
 
 
 class Deaf(Riddle):

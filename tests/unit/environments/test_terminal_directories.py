@@ -13,6 +13,7 @@ from agentrl.launch import plan
 from environments.terminal_agent import SHIPPED, TerminalAgentLarge
 from environments.terminal_agent.directory import read_task, task_directories
 from environments.terminal_agent.places import Mapping
+from sandboxes.contract import SandboxSpec
 
 TOML = 'version = "1.0"\n[verifier]\ntimeout_sec = 30.0\nenv = { MODE = "strict" }\n[environment]\nenv = { LANG = "C" }\n'
 YAML = """\
@@ -174,18 +175,21 @@ def test_folder_of_tasks__becomes_an_environment(tmp_path: Path) -> None:
     assert environment.grade_timeout_s > 30.0
 
 
-def test_tasks_with_several_images__need_a_choice(tmp_path: Path) -> None:
+def test_tasks_with_several_images__each_runs_in_its_own(tmp_path: Path) -> None:
     harbor(tmp_path / "plain")
     harbor(tmp_path / "a", TOML + 'docker_image = "image-a"\n')
     harbor(tmp_path / "b", TOML + 'docker_image = "image-b"\n')
-    with pytest.raises(UsageError, match="'', 'image-a', 'image-b': choose"):
-        TerminalAgentLarge(tasks=tmp_path)
-    with pytest.raises(UsageError, match="choose"):
+    every = TerminalAgentLarge(tasks=tmp_path)
+    tasks = [task for split in ("train", "heldout") for task in every.tasks(split, 0, 9)]
+    base = SandboxSpec().image
+    assert {task.id: every.sandbox_for(task).image for task in tasks} == {"plain": base, "a": "image-a", "b": "image-b"}
+    assert {every.sandbox_for(task).workspace_mb for task in tasks} == {512}
+    with pytest.raises(UsageError, match=r"No task in .* has the image 'image-c'; they have '', 'image-a', 'image-b'"):
         TerminalAgentLarge(tasks=tmp_path, image="image-c")
     chosen = TerminalAgentLarge(tasks=tmp_path, image="image-b", network=True)
     assert [task.id for task in chosen.tasks("train", 0, 9)] == ["b"]
-    assert chosen.sandbox is not None
-    assert (chosen.sandbox.image, chosen.sandbox.network) == ("image-b", True)
+    spec = chosen.sandbox_for(chosen.tasks("train", 0, 1)[0])
+    assert (spec.image, spec.network) == ("image-b", True)
     assert [task.id for task in TerminalAgentLarge(tasks=tmp_path, image="").tasks("train", 0, 9)] == ["plain"]
 
 

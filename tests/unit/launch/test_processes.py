@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from agentrl.errors import RunFailed
+from agentrl.errors import EnvironmentFault, NotReadyError, RunFailed
 from agentrl.launch.processes import EXIT_FENCED, MAX_RESTARTS, Child, RunProcesses
 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(60)"]
@@ -60,8 +60,9 @@ def test_only_evaluation_left__is_watched_until_it_is_done(processes: RunProcess
 def test_last_words__are_in_the_error(processes: RunProcesses) -> None:
     says = [sys.executable, "-c", "import sys; print('agentrl: the reward raised', file=sys.stderr); sys.exit(2)"]
     start(processes, trainer=says)
-    with pytest.raises(RunFailed, match="the reward raised"):
+    with pytest.raises(EnvironmentFault, match="the reward raised") as raised:
         watch_until(processes)
+    assert raised.value.exit_code == 2
 
 
 def test_restart__a_dead_worker_is_started_again(processes: RunProcesses) -> None:
@@ -99,8 +100,9 @@ def test_fenced_stays_out(processes: RunProcesses) -> None:
 
 def test_bad_environment__is_not_retried(processes: RunProcesses) -> None:
     start(processes, trainer=SLEEP, rollout=ends_with(3))
-    with pytest.raises(RunFailed, match="code 3"):
+    with pytest.raises(NotReadyError, match="code 3") as raised:
         watch_until(processes)
+    assert raised.value.exit_code == 3
 
 
 def test_two_signals__the_first_asks_the_second_kills(processes: RunProcesses) -> None:

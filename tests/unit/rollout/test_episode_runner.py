@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from uuid import uuid4
@@ -114,6 +114,7 @@ class Case:
         self.requests: list[GenerateRequest] = []
         self.chat = chat
         self.runner: EpisodeRunner | None = None
+        self.sandbox_of: Callable[[Task], Awaitable[str]] | None = None
         answers = iter(turns)
 
         def script(request: GenerateRequest) -> Sequence[int]:
@@ -130,11 +131,31 @@ class Case:
             self.run.id, worker="w", request=uuid4(), n=1, engine_version=self.version.version, lineage=self.lineage
         ).episodes[0]
         self.runner = EpisodeRunner(self.environment, self.store, self.engine, self.chat, DeadPool(), Sampling())
+        self.runner.sandbox_of = self.sandbox_of
         ending = await self.runner.run(opened)
         stored = self.store.trajectory(opened.trajectory)
         assert stored is not None
         (place,) = [place for place, n in self.store.conservation(self.run.id).places.items() if n]
         return ending, stored, place
+
+
+async def test_sandbox_of_the_task__is_stored_with_the_trajectory(chat: ChatFormat) -> None:
+    case = Case(chat, ["stop"])
+
+    async def digest(task: Task) -> str:
+        return f"docker:sha256:{task.id}"
+
+    case.sandbox_of = digest
+    _, stored, _ = await case.play()
+    assert stored.lineage.sandbox == f"docker:sha256:{stored.task_id}"
+
+    async def away(task: Task) -> str:
+        raise SandboxDied("the daemon is away")
+
+    case = Case(chat, ["stop"])
+    case.sandbox_of = away
+    ending, stored, place = await case.play()
+    assert (ending.outcome, place) == (Outcome.INFRASTRUCTURE, Place.DROPPED)
 
 
 async def test_token_truth__stored_ids_are_the_ids_of_the_requests(chat: ChatFormat) -> None:

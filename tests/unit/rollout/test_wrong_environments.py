@@ -102,6 +102,8 @@ async def test_fault__names_environment_and_task_and_is_never_a_reward(case: str
     ending, stored, place = await Case(chat, [call(1), "stop"], environment).play()
     assert (ending.termination, ending.outcome) == (Termination.FAILED, Outcome.INFRASTRUCTURE)
     assert said in (ending.error or "")
+    assert f"{Path(__file__).name}:" in (ending.error or ""), "the place in the author's code"
+    assert stored.error == ending.error
     assert stored.reward is None
     assert place is Place.DROPPED
 

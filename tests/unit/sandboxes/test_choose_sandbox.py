@@ -80,7 +80,7 @@ async def test_nothing_is_there__says_what_to_install(machine: dict[str, Stub | 
 
 async def test_preference__is_not_replaced(machine: dict[str, Stub | str]) -> None:
     machine["bubblewrap"] = Stub("bubblewrap", None)
-    with pytest.raises(SandboxUnavailable, match="docker: not here"):
+    with pytest.raises(SandboxUnavailable, match="not here; without asking for docker, podman and bubblewrap are tried"):
         await choose("docker")
     with pytest.raises(ValueError, match="docker, podman, bubblewrap"):
         await choose("doker")

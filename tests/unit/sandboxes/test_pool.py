@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from sandboxes import pool as pool_module
+from sandboxes import wear
 from sandboxes.contract import (
     Capabilities,
     Sandbox,
@@ -138,11 +139,63 @@ async def test_handed_out_clean() -> None:
 
 
 async def test_handed_out_clean__not_after_the_last_use(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool_module, "MAX_USES", 3)
+    monkeypatch.setattr(wear, "MAX_USES", 3)
+    monkeypatch.setattr(wear, "_FIRST_SHARE", 1.0)
+    monkeypatch.setattr(wear, "_LAST_SHARE", 1.0)
     stock = Stock()
     pool = Pool(stock, size=1)
     used = [await use(pool) for _ in range(9)]
     assert [used.count(box) for box in stock.boxes[:3]] == [3, 3, 3]
+    await pool.close()
+
+
+async def test_relieved_before_it_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wear, "MAX_USES", 40)
+    stock = Stock()
+    pool = Pool(stock, size=2)
+    await pool.warm(SPEC, 2)
+    fewest, uses = 2, []
+    for _ in range(150):
+        uses.append(await use(pool))
+        await asyncio.sleep(0.003)
+        fewest = min(fewest, len(stock.alive))
+    assert pool.metrics()["retired"] >= 3, "the control: worn ones went"
+    assert pool.metrics()["doubtful"] == 0
+    assert fewest == 2, "never one less than before"
+    assert stock.most_alive == 3, "and one more while one is relieved"
+    assert max(uses.count(box) for box in stock.boxes) < 40
+    assert stock.most_starting <= 2
+    await pool.close()
+    assert stock.alive == []
+
+
+async def test_relieved_before_it_goes__after_the_episode_that_it_serves(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wear, "MAX_USES", 4)
+    stock = Stock()
+    pool = Pool(stock, size=1)
+    for _ in range(3):
+        worn = await use(pool)
+    async with pool.acquire(SPEC) as box:
+        assert box is worn, "the control: the relief is on its way"
+        while len(stock.boxes) < 2:
+            await asyncio.sleep(0.001)
+        assert not worn.destroyed
+    while not worn.destroyed:
+        await asyncio.sleep(0.001)
+    assert await use(pool) is stock.boxes[1]
+    assert len(stock.boxes) == 2, "nothing was started for one that was relieved"
+    await pool.close()
+
+
+async def test_relieved_before_it_goes__serves_on_when_no_relief_can_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wear, "MAX_USES", 40)
+    stock = Stock()
+    pool = Pool(stock, size=1)
+    first = await use(pool)
+    stock.fail = lambda: SandboxUnavailable("the daemon is away")
+    assert {await use(pool) for _ in range(38)} == {first}
+    assert pool.metrics()["start_failures"] > 0, "the control: it was tried"
+    assert stock.alive == [first]
     await pool.close()
 
 

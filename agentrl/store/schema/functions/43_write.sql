@@ -161,8 +161,9 @@ begin
 end $$;
 
 -- Ends an episode: checks that all announced segments are there, writes the end and moves it.
-create or replace function agentrl.complete_v1(
+create or replace function agentrl.complete_v2(
   trajectory_ uuid, fence_ bigint, n_segments_ bigint, termination_ text, outcome_ text, error_ text, retryable_ boolean,
+  sandbox_ text,
   reward_ float8, success_ boolean, grader_ text, grader_version_ text, detail_ text, duration_s_ float8)
 returns text language plpgsql as $$
 declare
@@ -187,7 +188,8 @@ begin
   update agentrl.trajectory
   set ended_at = clock_timestamp(), complete = (l.next_seg = n_segments_), termination = termination_, outcome = outcome_,
       ended_to = agentrl.place_of_end_v1(l, outcome_, reward_ is not null), error = error_, n_segments = l.next_seg,
-      n_tokens = l.n_tokens, n_actions = l.n_actions, versions = l.versions
+      n_tokens = l.n_tokens, n_actions = l.n_actions, versions = l.versions,
+      sandbox = coalesce(sandbox_, sandbox)
   where run = l.run and start_version = l.start_version and id = trajectory_ returning * into t;
   if reward_ is not null then
     insert into agentrl.reward (run, trajectory, grader, grader_version, value, success, detail, duration_s)

@@ -1,0 +1,50 @@
+"""Failed episodes of one worker: which are told, and when the run is not worth going on.
+
+Invariants
+- each_kind_is_told: the first episode that failed of a kind is told at once, and how many did at every tenth power.
+- told: an environment, engine or sandbox that makes every episode fail ends the run with its error; one that fails by the
+  environment's own code ends it as bad input.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from uuid import UUID
+
+from agentrl.errors import AgentRLError, EnvironmentFault, RunFailed
+
+MAX_KINDS = 10
+"""Kinds that are told; the log and the store have all."""
+HOPELESS = 100
+"""Failed episodes without a single good one after which the worker gives up."""
+_TASK = re.compile(r"task (?:'[^']*'|\"[^\"]*\")")
+
+
+class Failures:
+    """Counts; prints for the user."""
+
+    def __init__(self) -> None:
+        self._kinds: Counter[str] = Counter()
+        self._of_environment = 0
+        self._well = 0
+        self.verdict: AgentRLError | None = None
+        """Why to give up, once there is a reason."""
+
+    def ended_well(self) -> None:
+        """An episode that did not fail, whatever its reward."""
+        self._well += 1
+
+    def failed(self, trajectory: UUID, error: str, *, by_environment: bool) -> None:
+        """An episode that failed. ``by_environment``: its author's code did."""
+        kind = _TASK.sub("task ...", error)[:300]
+        self._kinds[kind] += 1
+        self._of_environment += by_environment
+        count, total = self._kinds[kind], self._kinds.total()
+        if len(self._kinds) <= MAX_KINDS and count == 1:
+            print(f"  episode {trajectory} failed: {error:.1000}", flush=True)
+        elif len(self._kinds) <= MAX_KINDS and re.fullmatch("10+", str(count)):
+            print(f"  {count} of {total + self._well} episodes failed like this: {error:.1000}", flush=True)
+        if self._well == 0 and total >= HOPELESS and self.verdict is None:
+            reason = EnvironmentFault if self._of_environment == total else RunFailed
+            self.verdict = reason(f"{total} episodes failed and none ended well; the last one: {error}")
