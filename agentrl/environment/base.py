@@ -167,6 +167,7 @@ class Environment:
     def has_compact(self) -> bool:
         return type(self).compact is not Environment.compact
 
+    @property
     def has_sandbox_for(self) -> bool:
         return type(self).sandbox_for is not Environment.sandbox_for
 

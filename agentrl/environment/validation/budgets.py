@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from agentrl.environment.base import Environment
@@ -84,22 +85,25 @@ def _bounded(environment: Environment, played: Played) -> Length:
             text = text.replace(piece, "")
         return pieces + -(-len(text) // CHARS_A_TOKEN)
 
-    turns = tuple(least(entry) + 1 for entry in played.entries if isinstance(entry, str))
-    return Length(turns, sum(turns) + sum(least(entry.content) for entry in played.entries if isinstance(entry, Message)))
+    entries = list(chain.from_iterable(played.contexts))
+    turns = tuple(least(entry) + 1 for entry in entries if isinstance(entry, str))
+    return Length(turns, sum(turns) + sum(least(entry.content) for entry in entries if isinstance(entry, Message)))
 
 
 def _counted(environment: Environment, played: Played, chat: ChatFormat) -> Length:
-    history: list[Message] = []
-    new: list[Message] = []
     turns: list[int] = []
-    total, last = 0, None
-    for entry in played.entries:
-        if isinstance(entry, Message):
-            new.append(entry)
-            continue
-        total += len(chat.observation(history, new, last) if history else chat.prompt(new, environment.tool_schemas()))
-        action = chat.encode_action(entry)
-        history += [*new, Message("assistant", entry)]
-        new, last = [], action[-1]
-        turns.append(len(action))
+    total = 0
+    for entries in played.contexts:
+        history: list[Message] = []
+        new: list[Message] = []
+        last = None
+        for entry in entries:
+            if isinstance(entry, Message):
+                new.append(entry)
+                continue
+            total += len(chat.observation(history, new, last) if history else chat.prompt(new, environment.tool_schemas()))
+            action = chat.encode_action(entry)
+            history += [*new, Message("assistant", entry)]
+            new, last = [], action[-1]
+            turns.append(len(action))
     return Length(tuple(turns), total + sum(turns))
