@@ -14,6 +14,7 @@ import typer
 from agentrl import __version__
 from agentrl.cli import (
     config_command,
+    critic_command,
     db,
     doctor,
     env_command,
@@ -42,6 +43,7 @@ app.command("gateway")(gateway_command.gateway)
 app.command("doctor")(doctor.doctor)
 app.add_typer(db.app, name="db")
 app.add_typer(replay_command.app, name="replay")
+app.add_typer(critic_command.app, name="critic")
 app.add_typer(env_command.app, name="env")
 app.add_typer(config_command.app, name="config")
 app.add_typer(sandbox_command.app, name="sandbox")

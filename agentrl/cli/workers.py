@@ -20,7 +20,7 @@ def trainer(run: str = typer.Option(..., "--run", help="Run name.")) -> None:
 
     Starts as many ranks on this machine as trainer.layout asks for. Under torchrun it is one of them.
     """
-    _follow_parent()
+    follow_parent()
     if int(os.environ.get("RANK", "0")) > 0:
         from agentrl.trainer.main import follow
 
@@ -51,7 +51,7 @@ def rollout(
     evaluate: bool = typer.Option(False, "--evaluate", help="Serve evaluations instead of training episodes."),
 ) -> None:
     """Run episodes of one run until told to stop."""
-    _follow_parent()
+    follow_parent()
     from agentrl.cli.session import require_run, store_session
     from agentrl.rollout.main import run_rollout
 
@@ -59,7 +59,8 @@ def rollout(
         sys.exit(run_rollout(session.store, require_run(session.store, run), worker=worker, evaluate=evaluate))
 
 
-def _follow_parent() -> None:
+def follow_parent() -> None:
+    """End with the process that started this one, if a command of ours did."""
     parent = os.environ.pop("AGENTRL_PARENT", None)
     if parent is not None:
         die_with_parent(int(parent))

@@ -21,6 +21,12 @@ _ENDED = """
     and not exists (select from agentrl.grade_job g where g.trajectory = t.id)
   order by t.started_at desc, t.id desc limit %s
 """
+_TRAINABLE = """
+  select t.id, t.start_version, t.split || '/' || t.task_idx from agentrl.trajectory t
+  where t.run = %s and t.complete and t.purpose = 'train' and t.outcome <> 'infrastructure'
+    and not exists (select from agentrl.grade_job g where g.trajectory = t.id)
+  order by t.started_at desc, t.id desc limit %s
+"""
 _TASKS = """
   select t.id, k.task_id, k.payload, k.split
   from unnest(%s::uuid[], %s::bigint[]) m (id, start_version)
@@ -53,6 +59,11 @@ class StepEvidence:
 def ended_trajectories(store: PostgresConnection, run: int, limit: int | None) -> list[tuple[UUID, int]]:
     """(id, start version) of trajectories that ended and wait for no verdict, failures of ours left out; newest first."""
     return [(identity, start) for identity, start in store.rows(_ENDED, (run, limit))]
+
+
+def training_trajectories(store: PostgresConnection, run: int, limit: int | None) -> list[tuple[UUID, int, str]]:
+    """(id, start version, name of the task) like `ended_trajectories`, of those that may be trained on."""
+    return [(identity, start, task) for identity, start, task in store.rows(_TRAINABLE, (run, limit))]
 
 
 def tasks_of(store: PostgresConnection, run: int, ids: Sequence[UUID], start_versions: Sequence[int]) -> Mapping[UUID, Task]:

@@ -83,7 +83,7 @@ def train_on(
     if logp_reference is not None:
         _refuse_non_finite(batch, "log-prob of the reference policy", logp_reference)
     penalties = None if reference is None or logp_reference is None else reference.penalties(batch, logp_reference)
-    values = None if critic is None else _train_critic(batch, critic, settings, penalties, metrics)
+    values = None if critic is None else train_critic(batch, critic, settings, penalties, metrics)
     credit = assign_credit(batch, values, settings, penalties=penalties)
     _refuse_non_finite(batch, "advantage", credit.advantages)
     columns = _columns(batch, credit, token_lags, logp_reference)
@@ -103,14 +103,14 @@ def train_on(
     )
 
 
-def _train_critic(
+def train_critic(
     batch: Batch,
     critic: TrainedModel,
     settings: AlgorithmConfig,
     penalties: Sequence[Tensor] | None,
     metrics: dict[str, float],
 ) -> list[Values]:
-    """K value updates; returns the values that the advantages are computed from."""
+    """K value updates; returns the values that the advantages are computed from. Adds what it measured to ``metrics``."""
     config = settings.critic
     assert config is not None
     finals = [cut_off(t) for t in batch.trajectories]

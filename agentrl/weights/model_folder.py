@@ -1,11 +1,12 @@
-"""A policy version as a model folder of its own: what Hugging Face tools, SGLang and ``--model`` take."""
+"""Weights of a run as a model folder of their own: a policy for Hugging Face tools, SGLang and ``--model``, or a critic."""
 
 from __future__ import annotations
 
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,11 +14,12 @@ import torch
 
 from agentrl.errors import NotReadyError, UsageError, WeightsCorrupt
 from agentrl.model.config import ModelConfig
-from agentrl.model.safetensors_io import require_shapes
+from agentrl.model.safetensors_io import read_shapes, require_shapes
 from agentrl.model.weight_files import model_tensors, parts, verified, write_weights
 from agentrl.types import Json, PolicyVersion
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+_NAMES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
 ORIGIN = "agentrl.json"
 """Where the weights of an exported folder come from."""
 _WEIGHTS = (".safetensors", ".safetensors.index.json", ".bin", ".bin.index.json", ".pt", ".pth", ".gguf")
@@ -41,8 +43,7 @@ def export_model(
     ``dtype``: a name of `DTYPES`; None keeps what was published. `UsageError` when the target is in use, `NotReadyError` when
     the version's weights are no longer there, `WeightsCorrupt` when they are damaged or of another model.
     """
-    if target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise UsageError(f"{target} exists already: name a new folder or an empty one.")
+    require_unused(target)
     if not Path(version.uri).is_file():
         raise NotReadyError(
             f"The weights of version {version.version} of run {run} are gone: there is no {version.uri}. Name another version; "
@@ -50,33 +51,57 @@ def export_model(
         )
     config = ModelConfig.read(model_dir)
     files = verified(Path(version.uri), version.checksum)
-    partial = target.with_name(f".{target.name}.partial-{os.getpid()}")
-    try:
-        shutil.copytree(model_dir, partial, ignore=_without_weights)
-        chosen = DTYPES[dtype] if dtype else None
-        found: dict[str, tuple[int, ...]] = {}
-        kinds: set[torch.dtype] = set()
+    chosen = DTYPES[dtype] if dtype else None
+    found: dict[str, tuple[int, ...]] = {}
+    kinds: set[torch.dtype] = set()
 
-        def tensors() -> Iterator[tuple[str, torch.Tensor]]:
-            for name, tensor in model_tensors(files, config):
-                found[name] = tuple(tensor.shape)
-                kinds.add(chosen or tensor.dtype)
-                yield name, tensor.to(chosen or tensor.dtype)
+    def tensors() -> Iterator[tuple[str, torch.Tensor]]:
+        for name, tensor in model_tensors(files, config):
+            found[name] = tuple(tensor.shape)
+            kinds.add(chosen or tensor.dtype)
+            yield name, tensor.to(chosen or tensor.dtype)
 
+    with _appearing(model_dir, target) as partial:
         path, _ = write_weights(tensors(), partial, max_bytes=max_bytes)
         require_shapes(found, config.tensor_shapes(), version.uri)
         if len(kinds) != 1:
             raise WeightsCorrupt(f"{version.uri}: tensors of several types: {', '.join(sorted(map(str, kinds)))}")
         named = str(kinds.pop()).removeprefix("torch.")
-        _describe(partial, version, run, named)
+        origin = {"run": run, "version": version.version, "updates": version.updates, "checksum": version.checksum}
+        _describe(partial, origin, named)
         written = parts(path)
-        exported = Exported(len(written), sum(file.stat().st_size for file in written), named)
-        target.parent.mkdir(parents=True, exist_ok=True)
+        return Exported(len(written), sum(file.stat().st_size for file in written), named)
+
+
+def write_critic(
+    model_dir: Path, tensors: Iterable[tuple[str, torch.Tensor]], target: Path, origin: Mapping[str, Json], *, max_bytes: int
+) -> None:
+    """Write a critic with its head to ``target``, beside the files of the policy in ``model_dir`` whose backbone it has."""
+    require_unused(target)
+    with _appearing(model_dir, target) as partial:
+        path, _ = write_weights(tensors, partial, max_bytes=max_bytes)
+        (dtype, _), *_ = read_shapes(parts(path)[0]).values()
+        _describe(partial, origin, _NAMES[dtype])
+
+
+def require_unused(target: Path) -> None:
+    """`UsageError` unless ``target`` does not exist or is an empty folder."""
+    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise UsageError(f"{target} exists already: name a new folder or an empty one.")
+
+
+@contextmanager
+def _appearing(model_dir: Path, target: Path) -> Iterator[Path]:
+    """A copy of ``model_dir`` without weights that becomes ``target`` when the block ends well, and vanishes when not."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    partial = target.with_name(f".{target.name}.partial-{os.getpid()}")
+    try:
+        shutil.copytree(model_dir, partial, ignore=_without_weights)
+        yield partial
         partial.rename(target)
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
         raise
-    return exported
 
 
 def _without_weights(folder: str, names: list[str]) -> set[str]:
@@ -84,9 +109,8 @@ def _without_weights(folder: str, names: list[str]) -> set[str]:
     return {name for name in names if name.endswith(_WEIGHTS) or (Path(folder) / name).is_dir() or name == ORIGIN}
 
 
-def _describe(folder: Path, version: PolicyVersion, run: str, dtype: str) -> None:
+def _describe(folder: Path, origin: Mapping[str, Json], dtype: str) -> None:
     raw: dict[str, Json] = json.loads((folder / "config.json").read_text())
     raw.pop("torch_dtype", None)  # the older name of the same key
     (folder / "config.json").write_text(json.dumps({**raw, "dtype": dtype}, indent=2) + "\n")
-    origin = {"run": run, "version": version.version, "updates": version.updates, "checksum": version.checksum}
     (folder / ORIGIN).write_text(json.dumps(origin, indent=2) + "\n")

@@ -124,6 +124,25 @@ def test_export__a_model_folder_that_train_takes(learned: str, command_line: Com
     assert "no version 999" in command_line.run("export", "learned", "more", "--version", "999", code=2)
 
 
+def test_critic_pretrain__explains_held_out_returns_and_starts_a_run(learned: str, command_line: CommandLine) -> None:
+    said = command_line.run(
+        "critic", "pretrain", "learned", "critic", "--limit", "1000", "--epochs", "3", "--learning-rate", "0.001"
+    )
+    explained = re.search(r"explained variance of the held-out returns: (\S+) -> (\S+)", said)
+    assert explained
+    assert float(explained[2]) > max(0.1, float(explained[1]))
+    run = command_line.run(
+        "train", "--env", "code_agent", "--name", "from-critic", "--model", "runs/learned/model", "model.critic_path=critic",
+        "algorithm.critic.warmup_batches=0", "trainer.steps=1", "trainer.batch=32",
+        "evaluation.episodes=4", "evaluation.every=0",
+    )  # fmt: skip
+    assert "conservation OK" in run
+    logged = (command_line.base / "runs" / "from-critic" / "logs" / "trainer.jsonl").read_text().splitlines()
+    (step,) = [line for line in map(json.loads, logged) if line["event"] == "step"]
+    assert step["explained_variance"] > 0
+    assert "exists already" in command_line.run("critic", "pretrain", "learned", "critic", code=2)
+
+
 @pytest.mark.parametrize("preset", ["sao", "grpo"])
 def test_preset__runs_on_the_default_task(preset: str, learned: str, command_line: CommandLine) -> None:
     output = command_line.run(
