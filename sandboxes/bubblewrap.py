@@ -16,6 +16,7 @@ import resource
 import shutil
 import socket
 import subprocess
+from functools import partial
 from pathlib import Path
 
 from sandboxes import bundle, cgroups
@@ -99,7 +100,7 @@ class Bubblewrap:
         self._processes[name] = process, groups
         try:
             _, connection = await asyncio.get_running_loop().create_connection(lambda: Connection(name), sock=ours)
-            handle = Handle(name, spec, connection)
+            handle = Handle(name, spec, connection, partial(cgroups.oom_kills, groups))
             await greet(handle, _START_S)
         except SandboxDied as error:
             complaint = await asyncio.to_thread(self._complaint, process)

@@ -65,6 +65,15 @@ class ControlGroups:
         return removed
 
 
+def oom_kills(groups: list[Path]) -> int:
+    """How many processes of these groups the kernel has killed for memory; 0 where it does not count them."""
+    for file in (group / name for group in groups for name in ("memory.oom_control", "memory.events")):
+        with contextlib.suppress(OSError, ValueError):
+            counts = dict(line.split(" ", 1) for line in file.read_text().splitlines())
+            return int(counts["oom_kill"]) if "oom_kill" in counts else 0
+    return 0
+
+
 def remove(groups: list[Path]) -> None:
     """Remove groups once their processes are gone; gives up after two seconds (the sweep will find them)."""
     give_up = time.monotonic() + _REMOVAL_S

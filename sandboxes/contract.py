@@ -70,6 +70,8 @@ class SandboxSpec:
 class ExecResult:
     """What a command did. ``exit_code`` is negative for a signal and None when unknown after a time-out.
 
+    ``oom_killed``: a process of the sandbox was killed for memory meanwhile: the command or a part of it, whatever its exit
+    code is then. False where a provider can't tell.
     ``limit`` names the limit that ended it, ``timeout`` or ``no_output_timeout``, ``limit_s`` is that limit's value, and
     ``duration_s`` what was measured. ``running``: a job that goes on; its output so far.
     """
@@ -85,6 +87,7 @@ class ExecResult:
     limit: str = ""
     limit_s: float = 0.0
     running: bool = False
+    oom_killed: bool = False
 
     @property
     def text(self) -> str:

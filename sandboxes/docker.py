@@ -23,6 +23,7 @@ import docker.errors
 import docker.types
 
 from sandboxes import bundle
+from sandboxes.agent.memory import PATHS as OOM_COUNTERS
 from sandboxes.agent.settings import IN_PLACE, Settings
 from sandboxes.connection import Connection
 from sandboxes.contract import Capabilities, Sandbox, SandboxDied, SandboxSpec, SandboxUnavailable, SandboxUnsupported
@@ -200,6 +201,7 @@ class Docker:
             limits={} if preparing else command_limits(spec),
             ttl_s=spec.ttl_s,
             idle_s=spec.idle_s,
+            oom_counters=OOM_COUNTERS,
         )
 
     def _host_config(self, spec: SandboxSpec, preparing: bool) -> dict[str, Any]:

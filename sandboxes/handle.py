@@ -6,7 +6,8 @@ import asyncio
 import errno
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from sandboxes.agent import frames
@@ -22,7 +23,9 @@ _MAX_ENTRIES = 100_000
 class Handle:
     """A live sandbox behind a connection."""
 
-    def __init__(self, id: str, spec: SandboxSpec, connection: Connection) -> None:
+    def __init__(self, id: str, spec: SandboxSpec, connection: Connection, oom_kills: Callable[[], int] = lambda: 0) -> None:
+        """``oom_kills``: how many of its processes were killed for memory, where that is seen from outside alone."""
+        self.oom_kills = oom_kills
         self.id = id
         self.spec = spec
         self.connection = connection
@@ -68,10 +71,11 @@ class Handle:
     ) -> HandleJob:
         """See `sandboxes.contract.Sandbox`."""
         fields = {"argv": _argv(command), "cwd": cwd, **self._common(max_output, env)}
+        killed_before = self.oom_kills()
         header, _ = await self.connection.call("start", fields, stdin)
         self.usage.commands += 1
         try:
-            return HandleJob(self, int_of(header, "job"), max_output)
+            return HandleJob(self, int_of(header, "job"), max_output, killed_before)
         except UntrustedReply as error:
             raise self.distrusted(str(error)) from None
 
@@ -152,6 +156,7 @@ class Handle:
         if silence is not None:
             limits["no_output_timeout"] = _limit(silence, "no_output_timeout")
         fields |= {"timeout_s": limits["timeout"], "silence_s": limits.get("no_output_timeout")}
+        killed_before = self.oom_kills()
         try:
             header, output = await self.connection.call("run", fields, body, timeout_s=limits["timeout"])
         except frames.FrameError as error:
@@ -164,13 +169,14 @@ class Handle:
         self.usage.commands += 1
         self.usage.command_s += result.duration_s
         self.usage.timeouts += result.timed_out
-        return result
+        return replace(result, oom_killed=True) if self.oom_kills() > killed_before else result
 
 
 class HandleJob:
     """A `sandboxes.contract.Job` of a handle."""
 
-    def __init__(self, handle: Handle, number: int, max_output: int) -> None:
+    def __init__(self, handle: Handle, number: int, max_output: int, killed_before: int) -> None:
+        self._killed_before = killed_before
         self._handle = handle
         self._number = number
         self._max_output = max_output
@@ -191,9 +197,10 @@ class HandleJob:
         fields = {"job": self._number, "wait_s": wait_s}
         header, output = await self._handle.connection.call(operation, fields, timeout_s=wait_s)
         try:
-            return result_of(header, output, self._max_output, {})
+            result = result_of(header, output, self._max_output, {})
         except UntrustedReply as error:
             raise self._handle.distrusted(str(error)) from None
+        return replace(result, oom_killed=True) if self._handle.oom_kills() > self._killed_before else result
 
 
 def _argv(command: str | Sequence[str]) -> list[str]:
@@ -237,6 +244,7 @@ def result_of(header: dict[str, Any], output: bytes, max_output: int, limits: Ma
         limit=limit,
         limit_s=limits.get(limit, 0.0),
         running=header.get("running") is True,
+        oom_killed=header.get("oom_killed") is True,
     )
 
 

@@ -12,10 +12,12 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import hashlib
+import os
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import IO, Protocol
 
 from sandboxes.bootstrap import cache_directory
@@ -87,14 +89,24 @@ def _failed(provider: Preparing, spec: SandboxSpec, command: str, how: str, stde
     return SandboxImageError(f"{what}: {told}" if told else what)
 
 
+def lock_file(recipe: str) -> Path:
+    """Held while an image is prepared or looked for; its time is that of the image's last use on this host."""
+    return cache_directory() / f"prepare-{recipe}.lock"
+
+
 @asynccontextmanager
 async def _one_at_a_time(recipe: str) -> AsyncIterator[None]:
-    directory = cache_directory()
-    directory.mkdir(parents=True, exist_ok=True)
-    with open(directory / f"prepare-{recipe}.lock", "w") as lock:
-        while not _locked(lock):
-            await asyncio.sleep(_ASK_AGAIN_S)
-        yield
+    file = lock_file(recipe)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    while True:
+        with open(file, "a") as lock:
+            while not _locked(lock):
+                await asyncio.sleep(_ASK_AGAIN_S)
+            # Its file may have been removed, with the image, while this one waited.
+            if file.exists() and os.path.samestat(file.stat(), os.fstat(lock.fileno())):
+                os.utime(file)
+                yield
+                return
 
 
 def _locked(lock: IO[str]) -> bool:

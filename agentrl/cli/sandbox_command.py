@@ -84,6 +84,28 @@ def bootstrap(
             print(f"{bootstrapped(client)}: build on it with `agentrl sandbox build NAME --base {bootstrapped(client)}`")
 
 
+@app.command("prune")
+def prune(
+    unused_for: float = typer.Option(30.0, "--unused-for", min=0.0, help="Days since its last use on this host."),
+    dry_run: bool = typer.Option(False, "--dry-run", help="Only say what would go."),
+    provider: str = _ENGINE,
+) -> None:
+    """Remove images that a spec's setup prepared and nothing has started from for long."""
+    from sandboxes.engine import ENGINE_ERRORS, find_daemon
+    from sandboxes.prune import prune as remove
+
+    with _told():
+        client = find_daemon(_engine(provider)).client
+        try:
+            images = remove(client, unused_for * 86_400, dry_run=dry_run)
+        except ENGINE_ERRORS as error:
+            raise NotReadyError(f"{provider}: {error}") from error
+    for image in images:
+        outcome = "removed" if image.removed else f"kept: {image.why_not}"
+        print(f"{image.name}  {image.size / 1e6:.0f} MB  unused for {image.unused_s / 86_400:.1f} days  {outcome}")
+    print(f"{sum(image.removed for image in images)} of {len(images)} prepared images removed")
+
+
 def _engine(name: str) -> str:
     if name not in ("docker", "podman"):
         raise UsageError(f"--provider is {name!r}; images are made by docker or podman")

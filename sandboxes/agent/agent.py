@@ -24,6 +24,7 @@ from typing import Any, NoReturn
 from sandboxes.agent import frames, kernel, syscall_filter, zygote
 from sandboxes.agent.ground import Ground, GroundLost, InPlace, Namespaces
 from sandboxes.agent.jobs import Jobs, Reply
+from sandboxes.agent.memory import OomKills
 from sandboxes.agent.program import Program
 from sandboxes.agent.run import Run
 from sandboxes.agent.settings import NAMESPACES, Settings
@@ -45,6 +46,7 @@ class Agent:
         self._unsent = bytearray()
         self._runs: dict[int, Run] = {}
         self._jobs = Jobs()
+        self._oom_kills = OomKills(settings.oom_counters)
         self._ended: deque[tuple[int, int | None, str]] = deque()
         self._next_run = 0
         self._poll = select.poll()
@@ -166,10 +168,10 @@ class Agent:
 
     def _run(self, header: dict[str, Any], body: bytes) -> None:
         limits = header["timeout_s"], min(header["max_output"], MAX_OUTPUT), header.get("silence_s")
-        self._fork(Run(header["id"], *limits), header, body)
+        self._fork(Run(header["id"], *limits, self._oom_kills.count()), header, body)
 
     def _start(self, header: dict[str, Any], body: bytes) -> Reply:
-        run = Run(header["id"], None, min(header["max_output"], MAX_OUTPUT))
+        run = Run(header["id"], None, min(header["max_output"], MAX_OUTPUT), None, self._oom_kills.count())
         number = self._fork(run, header, body)
         self._jobs.begin(number, run)
         return {"job": number}, b""
@@ -225,6 +227,7 @@ class Agent:
             self._unwatch(descriptor)
         fields, output = run.finish(status)
         fields["start_error"] = error
+        fields["oom_killed"] = self._oom_kills.count() > run.oom_kills
         if run.is_job:
             self._jobs.end(number, (fields, output))
         else:

@@ -22,13 +22,17 @@ class Run:
     """Output pipes and limits of a command. ``session`` is its process id once it has started.
 
     ``timeout_s``: None for a job, which nothing but a kill or a reset ends. ``silence_s``: how long it may print nothing.
+    ``oom_kills``: how many processes of the sandbox had been killed for memory before it.
     """
 
-    def __init__(self, request_id: int, timeout_s: float | None, max_output: int, silence_s: float | None = None) -> None:
+    def __init__(
+        self, request_id: int, timeout_s: float | None, max_output: int, silence_s: float | None = None, oom_kills: int = 0
+    ) -> None:
         self.request_id = request_id
         self.is_job = timeout_s is None
         self.session: int | None = None
         self.limit = ""
+        self.oom_kills = oom_kills
         self.kept = {}
         self._started = self._printed = time.monotonic()
         self._timeout_s = math.inf if timeout_s is None else timeout_s

@@ -21,6 +21,7 @@ class Settings:
     ``mounts``: path -> tmpfs options, mounted by the agent for each episode (`NAMESPACES`).
     ``launcher``: what starts Python, when its file alone does not. ``identity``: uid and gid of the workload, None: the
     agent's own, which with ``seen_as`` appears as these in a user namespace of each episode.
+    ``oom_counters``: files of the sandbox's own control group that may count what was killed for memory.
     ``limits``: resource number -> soft and hard limit of each command. ``environment``: of each command.
     """
 
@@ -37,6 +38,7 @@ class Settings:
     environment: dict[str, str] = field(default_factory=dict)
     ttl_s: float = 3600.0
     idle_s: float = 900.0
+    oom_counters: list[str] = field(default_factory=list)
 
     def real_path(self, path: str) -> str:
         """Of a path as the workload knows it; relative ones stay."""

@@ -8,6 +8,7 @@ import secrets
 import subprocess
 import sys
 import tarfile
+import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from io import BytesIO
@@ -17,11 +18,13 @@ import docker
 import pytest
 import pytest_asyncio
 
+from sandboxes import prepare
 from sandboxes.contract import Sandbox, SandboxError, SandboxImageError, SandboxSpec, SandboxUnavailable, SandboxUnsupported
 from sandboxes.docker import Docker
 from sandboxes.handle import Handle
 from sandboxes.images import build_image
 from sandboxes.pool import Pool
+from sandboxes.prune import prune
 from sandboxes.self_check import CHECK_SPEC
 from tests.contract.sandbox.daemon import docker_url
 
@@ -152,6 +155,31 @@ async def test_writable_system__can_be_changed_and_never_sees_a_second_episode(p
             assert isinstance(sandbox, Handle)
     assert pool.metrics()["starts"] == 2
     await pool.close()
+
+
+async def test_prune__removes_what_is_unused_and_not_in_use(
+    provider: Docker, client: docker.DockerClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prepare, "cache_directory", lambda: tmp_path)
+    old, new = (replace(CHECK_SPEC, setup=(f"echo {secrets.token_hex(4)} > /usr/local/mark",)) for _ in range(2))
+    digests = [await provider.digest(spec) for spec in (old, new)]
+    names = [client.images.get(digest).tags[0] for digest in digests]
+    month = time.time() - 31 * 86400
+    os.utime(prepare.lock_file(client.images.get(digests[0]).labels[prepare.PREPARED_LABEL]), (month, month))
+
+    def pruned(*, dry_run: bool = False) -> dict[str, str]:
+        made = prune(client, 30 * 86400, dry_run=dry_run)
+        return {image.name: image.why_not or "removed" for image in made if image.name in names}
+
+    assert pruned(dry_run=True) == {names[0]: "only looked at", names[1]: "used lately"}
+    async for _ in used(provider, old):
+        assert pruned()[names[0]] == "in use"
+    assert pruned() == {names[0]: "removed", names[1]: "used lately"}
+    assert pruned() == {names[1]: "used lately"}
+    again = await Docker.connect(url=docker_url())
+    assert await again.digest(old), "it is prepared anew when it is wanted again"
+    for spec in (old, new):
+        client.images.remove(await again.digest(spec), force=True)
 
 
 async def test_network__is_opened_by_the_spec_alone_or_refused(provider: Docker, client: docker.DockerClient) -> None:

@@ -18,7 +18,7 @@ import pytest
 
 import sandboxes
 from sandboxes.choose import choose
-from sandboxes.contract import Sandbox, SandboxSpec, SandboxUnavailable, SandboxUnsupported
+from sandboxes.contract import Provider, Sandbox, SandboxSpec, SandboxUnavailable, SandboxUnsupported
 from sandboxes.docker import Docker
 from sandboxes.handle import Handle
 from sandboxes.pool import Pool
@@ -108,6 +108,21 @@ time.sleep(60)
     assert isinstance(sandbox, Handle)
     await sandbox.kill_all()
     assert (await running).exit_code == -9
+
+
+async def test_killed_for_memory__is_told_apart_from_any_other_kill(provider: Provider, sandbox: Sandbox) -> None:
+    if not provider.capabilities.memory_limit:
+        pytest.skip("no limit of the whole sandbox's memory here")
+    hog = "x = []\nwhile True:\n    x.append(bytearray(b'x' * (1 << 22)))"
+    hogged = await sandbox.run_python(hog, timeout=60)
+    assert (hogged.exit_code, hogged.oom_killed) == (-9, True)
+    within = await sandbox.exec(f'python3 -c "{hog}"; echo went on', timeout=60)
+    assert (within.exit_code, within.text, within.oom_killed) == (0, "went on\n", True)
+    job = await sandbox.start(["python3", "-c", hog])
+    assert (await job.wait(60)).oom_killed
+    other = await sandbox.exec("kill -9 $$")
+    assert (other.exit_code, other.oom_killed) == (-9, False)
+    assert not (await sandbox.run_python("print(1)")).oom_killed
 
 
 async def test_bubblewrap_spec_it_cannot_enforce__is_refused() -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from sandboxes import cgroups
+from sandboxes.agent.memory import OomKills
 from sandboxes.contract import SandboxSpec
 
 FILES = (
@@ -39,6 +40,20 @@ def kernel(monkeypatch: pytest.MonkeyPatch) -> None:
 def hierarchy(monkeypatch: pytest.MonkeyPatch, mounts: list[tuple[str, str, str, list[str]]], own: dict[str, str]) -> None:
     monkeypatch.setattr(cgroups, "_cgroup_mounts", lambda: mounts)
     monkeypatch.setattr(cgroups, "_own_paths", lambda: list(own.items()))
+
+
+def test_oom_kills__as_both_versions_write_them(tmp_path: Path) -> None:
+    first, second, none = (tmp_path / name for name in ("first", "second", "none"))
+    for group in (first, second, none):
+        group.mkdir()
+    (first / "memory.oom_control").write_text("oom_kill_disable 0\nunder_oom 0\noom_kill 3\n")
+    (second / "memory.events").write_text("low 0\nhigh 0\nmax 9\noom 2\noom_kill 1\noom_group_kill 0\n")
+    (none / "memory.oom_control").write_text("oom_kill_disable 0\nunder_oom 0\n")
+    assert [cgroups.oom_kills([tmp_path, group]) for group in (first, second, none)] == [3, 1, 0]
+    assert cgroups.oom_kills([]) == 0
+    files = (first / "memory.oom_control", second / "memory.events", none / "memory.oom_control")
+    assert [OomKills([str(tmp_path / "gone"), str(file)]).count() for file in files] == [3, 1, 0]
+    assert OomKills([]).count() == 0
 
 
 def test_version_2_with_a_busy_own_group__uses_the_top(kernel: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
