@@ -79,7 +79,7 @@ def _parser() -> argparse.ArgumentParser:
     for name, experiment in EXPERIMENTS.items():
         runs = len(experiment.cells(0))
         hours = runs * len(SEEDS) * RUN_MINUTES / 60
-        listed.append(f"  {name:10s}{experiment.what}: {runs} runs a seed, about {hours:.1f} hours for {len(SEEDS)} seeds")
+        listed.append(f"  {name:10s}{experiment.what};\n{'':12s}{runs} runs a seed, {hours:.1f} hours for {len(SEEDS)} seeds")
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.learning",
         description=f"Trains the default task again and again, one run at a time, and reads the numbers from the store.\n"
