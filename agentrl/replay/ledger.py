@@ -59,13 +59,16 @@ def _with_verdict(stored: StoredTrajectory, verdict: float | None) -> StoredTraj
 
 
 def _check_lengths(trajectory: BatchTrajectory, trained: Trained, stored: Sequence[StoredTrajectory]) -> None:
+    liar = next(s for s in stored if s.id == trajectory.id)
     arrays = {"log-probs": trained.logprobs, "advantages": trained.advantages, "values": trained.values}
     for name, array in arrays.items():
         if array is not None and len(array) != trajectory.n_actions:
-            liar = next(s for s in stored if s.id == trajectory.id)
             raise drift(
                 liar, None, None, f"{len(array)} {name} were trained, {trajectory.n_actions} tokens are stored as sampled"
             )
+    local = trained.local_advantages
+    if local is not None and len(local) != trajectory.n_units:
+        raise drift(liar, None, None, f"{len(local)} units of credit were trained, {trajectory.n_units} are marked")
 
 
 def _compare(

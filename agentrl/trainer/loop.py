@@ -294,9 +294,7 @@ def _sort_items(
     too is a duplicate, and the first trains; a uniform group is dropped as zero_variance where the settings say so.
     """
     whole = build_batch([t for item in items for t in item.trajectories], max_context=max_context)
-    rejected: dict[UUID, DropReason] = {
-        identity: reason for identity, reason in whole.rejected if reason is not DropReason.DUPLICATE
-    }
+    rejected: dict[UUID, DropReason] = {i: reason for i, reason in whole.rejected if reason is not DropReason.DUPLICATE}
     seen: set[UUID] = set()
     uniform: set[Hashable] = set()
     if algorithm.drop_uniform_groups:

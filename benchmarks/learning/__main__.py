@@ -27,12 +27,18 @@ _QUICK_CRITIC = ("algorithm.critic.warmup_batches=1",)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    given = _parser().parse_args(arguments)
+    parser = _parser()
+    given = parser.parse_args(arguments)
     seeds = given.seeds[:1] if given.quick else given.seeds
-    results = Results(given.results)
+    try:
+        results = Results(given.results)
+    except ValueError as error:
+        parser.error(str(error))
+    cells = [cell for seed in seeds for cell in EXPERIMENTS[given.experiment].cells(seed) if given.only in (None, cell.label)]
+    if not cells:
+        parser.error(f"no cell {given.only!r}; there are: {'; '.join(c.label for c in EXPERIMENTS[given.experiment].cells(0))}")
     print(f"Machine: {machine()}\n", flush=True)
     rows: dict[str, list[dict[str, Any]]] = {}
-    cells = [cell for seed in seeds for cell in EXPERIMENTS[given.experiment].cells(seed) if given.only in (None, cell.label)]
     failures = []
     for number, cell in enumerate(cells, 1):
         try:
@@ -73,7 +79,7 @@ def _parser() -> argparse.ArgumentParser:
     for name, experiment in EXPERIMENTS.items():
         runs = len(experiment.cells(0))
         hours = runs * len(SEEDS) * RUN_MINUTES / 60
-        listed.append(f"  {name:10s}{experiment.what}: {runs} runs a seed, about {hours:.1f} hours for {len(SEEDS)} seeds")
+        listed.append(f"  {name:10s}{experiment.what};\n{'':12s}{runs} runs a seed, {hours:.1f} hours for {len(SEEDS)} seeds")
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.learning",
         description=f"Trains the default task again and again, one run at a time, and reads the numbers from the store.\n"
@@ -81,6 +87,7 @@ def _parser() -> argparse.ArgumentParser:
         + "\n".join(listed)
         + "\nRuns with the same settings are shared between experiments. A finished run is a line of the results file; the\n"
         "same command goes on after it, so it may be interrupted at any time. Another version of the code: another file.\n"
+        "The rows of the runs stay in the store and their logs in the runs folder; weights and checkpoints are removed.\n"
         "CPU seconds are those of all processes of the run but the database's and the warm start's; wall seconds count from\n"
         "the first weights to the last step; memory is the most that all processes together had at once.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -102,4 +109,8 @@ def _numbers(text: str) -> list[int]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        print("Interrupted. The same command goes on with the run that was not finished.")
+        sys.exit(130)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import resource
+import shutil
 import subprocess
 import sys
 import time
@@ -28,7 +29,10 @@ class CellFailed(Exception):
 
 
 def run_cell(cell: Cell, size: Sequence[str], logs: Path) -> dict[str, Any]:
-    """Run ``agentrl train`` to its end. Returns one row: `read_outcome`, ``cpu_s``, ``peak_mb`` and the run's name."""
+    """Run ``agentrl train`` to its end. Returns one row: `read_outcome`, ``cpu_s``, ``peak_mb`` and the run's name.
+
+    Rows, logs and the first model of the run stay; its weights and checkpoints are removed.
+    """
     name = f"learning-{cell.control or cell.preset}-s{cell.seed}-{uuid.uuid4().hex[:8]}"
     module = ["agentrl.cli.main"] if cell.control is None else ["benchmarks.learning.controls", cell.control]
     command = [sys.executable, "-m", *module, *cell.arguments(size), "--name", name]
@@ -42,8 +46,12 @@ def run_cell(cell: Cell, size: Sequence[str], logs: Path) -> dict[str, Any]:
         peak = _watch(process)
         if process.returncode:
             raise CellFailed(f"{' '.join(command)} ended with code {process.returncode}; its output is in {log}")
-        spent = _children_cpu_s() - used - _warm_start_cpu_s(runs_folder() / name)
-        return {"run": name, **read_outcome(url, name), "cpu_s": spent, "peak_mb": peak / 2**20}
+        folder = runs_folder() / name
+        spent = _children_cpu_s() - used - _warm_start_cpu_s(folder)
+        row = {"run": name, **read_outcome(url, name), "cpu_s": spent, "peak_mb": peak / 2**20}
+    for bulky in ("weights", "checkpoints"):
+        shutil.rmtree(folder / bulky)
+    return row
 
 
 def _watch(process: subprocess.Popen[bytes]) -> int:

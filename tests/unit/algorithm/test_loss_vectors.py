@@ -350,6 +350,11 @@ def test_global_denominator__any_split_over_ranks_sums_to_the_same_loss(mode: st
     for split, name in ((given["split2"], "2ranks"), (given["split3"], "3ranks")):
         local = [sum(shares[i] for i in rank) for rank in split]
         assert close(local, expected[f"local_contrib_{short}_{name}"])
+        if mode == "token_mean":
+            sums = [sum(float((losses[i] * torch.tensor(given["mask"][i])).sum()) for i in rank) for rank in split]
+            counts = [sum(sum(given["mask"][i]) for i in rank) for rank in split]
+            wrong = sum(total / max(n, 1) for total, n in zip(sums, counts, strict=True)) / len(split)
+            assert close(wrong, expected[f"negative_control_mean_of_local_means_{name}"])
         assert not close(sum(shares), expected[f"negative_control_mean_of_local_means_{name}"])
 
 

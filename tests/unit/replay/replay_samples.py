@@ -155,9 +155,11 @@ class World:
         values = [Values(torch.linspace(0.1, 0.4, t.n_actions), 0.0) for t in batch.trajectories]
         credit = assign_credit(batch, values, self.algorithm)
         assert credit.returns is not None
+        assert credit.local is not None
+        assigned = zip(batch.trajectories, values, credit.advantages, credit.returns, credit.local, strict=True)
         trained = [
-            Trained(t.id, t.logp_rollout.numpy(), v.at_actions.numpy(), a.numpy(), r.numpy())
-            for t, v, a, r in zip(batch.trajectories, values, credit.advantages, credit.returns, strict=True)
+            Trained(t.id, t.logp_rollout.numpy(), v.at_actions.numpy(), a.numpy(), r.numpy(), local.numpy())
+            for t, v, a, r, local in assigned
         ]
         verdicts = [s.reward.value if s.reward else None for s in trajectories]
         return StepEvidence(1, len(trained), [0] * len(trained), verdicts, trained)

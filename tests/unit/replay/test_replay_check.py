@@ -192,6 +192,13 @@ def test_more_trained_than_sampled__is_found(world: World, ended: Evidence) -> N
         world.checker().check_step([ended.stored], replace(evidence, trained=[longer]))
 
 
+def test_unit_of_credit_that_was_marked_later__is_found(world: World, ended: Evidence) -> None:
+    evidence = world.step([ended.stored])
+    units = np.zeros(ended.stored.segments[1].n_act, np.uint8)
+    with pytest.raises(TokenDrift, match=r"\d units of credit were trained, \d are marked"):
+        world.checker().check_step([forged(ended, 1, unit_starts=units).stored], evidence)
+
+
 def test_end_is_told__truncation_called_natural_end_is_found(world: World, spent: Evidence, cut: Evidence) -> None:
     said = lie(world, resealed(spent, termination=Termination.TERMINATED))
     assert "segment 3: the environment answered the last turn" in said

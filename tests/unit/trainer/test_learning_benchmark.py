@@ -62,11 +62,18 @@ def test_benchmark__goes_on_where_it_stopped(
     assert capsys.readouterr().out.count("measured before") == 3
 
 
-def test_results_file_of_something_else__is_refused_with_its_line(tmp_path: Path) -> None:
+def test_wrong_input__is_refused_before_anything_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "results.jsonl"
     path.write_text(json.dumps({"arguments": ["a"]}) + "\n{}\n")
-    with pytest.raises(ValueError, match="line 2"):
-        learning.Results(path)
+    for arguments, why in (
+        (["credit", "--results", str(path)], "line 2 is not a result"),
+        (["credit", "--only", "per turn", "--results", str(tmp_path / "new")], "per turn, asynchronous; per turn, synchronous"),
+        (["speed"], "invalid choice: 'speed'"),
+    ):
+        with pytest.raises(SystemExit) as ended:
+            learning.main(arguments)
+        assert ended.value.code == 2
+        assert why in capsys.readouterr().err
 
 
 def test_tables__show_what_is_known(
