@@ -84,3 +84,11 @@ select trajectory, task_id, graders, first_reward, newest_reward, step
 from agentrl.v_grader_disagreement
 where run = agentrl.find_run_v1('latest') and step is not null
 limit 3;
+
+-- v_sub_agents: How do sub-agents end, and what do they earn?
+select environment, termination, count(*) as sub_agents, avg(actions)::int as actions, avg(reward) as mean_reward
+from agentrl.v_sub_agents
+where run = agentrl.find_run_v1('latest')
+group by environment, termination
+order by sub_agents desc
+limit 3;

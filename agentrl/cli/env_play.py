@@ -25,6 +25,10 @@ from sandboxes.contract import Provider
 from sandboxes.pool import Pool
 
 
+class Left(Exception):
+    """The player left in the middle of a sub-agent."""
+
+
 class NotATurn(Exception):
     """A line that can't be sent; the message says why."""
 
@@ -42,7 +46,7 @@ async def play_at_keyboard(environment: Environment, provider: Provider | None, 
             offer(environment, episode, _SamePlayer())
             print(f"task {visible(episode.task.id)}; tools: {', '.join(environment.tools) or 'none'}; /quit leaves")
             _show(messages)
-            if not await _turns(environment, episode):
+            if not await _played(environment, episode):
                 print("left; nothing was graded")
                 return
         assert episode.ended is not None, "the turns have ended"
@@ -72,11 +76,18 @@ class _SamePlayer:
         offer(environment, episode, _SamePlayer())
         print(f"sub-agent {environment.name} begins; tools: {', '.join(environment.tools) or 'none'}")
         _show(episode.messages)
-        while not await _turns(environment, episode):
-            print("a sub-agent can't be left: end its episode")
+        if not await _turns(environment, episode):
+            raise Left
         assert episode.ended is not None, "the turns have ended"
         print(f"sub-agent {environment.name} ended: {episode.ended.value}")
         await own_verdict(environment, episode)
+
+
+async def _played(environment: Environment, episode: Episode) -> bool:
+    try:
+        return await _turns(environment, episode)
+    except Left:
+        return False
 
 
 async def _turns(environment: Environment, episode: Episode) -> bool:

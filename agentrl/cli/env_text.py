@@ -18,6 +18,7 @@ def described(environment: Environment, split: str, seed: int) -> dict[str, Any]
     """Subject -> text or JSON, in the order in which people read it."""
     task = checked_tasks(environment, split, seed, 1)[0]
     cls = type(environment)
+    agents = environment.sub_agents.items()
     sandboxes = specs_of(environment, task)
     return {
         "environment": f"{environment.name} version {environment.version}, {cls.__module__}:{cls.__qualname__}",
@@ -25,6 +26,8 @@ def described(environment: Environment, split: str, seed: int) -> dict[str, Any]
         "prompt": "\n".join(f"[{message.role}] {message.content}" for message in environment.messages(task)),
         "tools": environment.tool_schemas(),
         "calls may be repeated": {name: not tool.side_effects for name, tool in environment.tools.items()},
+        "sub-agents": {name: f"{type(child).__qualname__}: {', '.join(child.tools) or 'no tools'}" for name, child in agents}
+        or "none",
         "budgets": {name: getattr(environment, name) for name in BUDGETS},
         "ends": f"an episode out of turns or tokens is {'graded' if environment.grades_truncated else 'not graded'}",
         "sandboxes": {name or "sandbox": asdict(spec) for name, spec in sandboxes.items()} or "none",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
+from uuid import UUID
 
 import numpy as np
 
@@ -19,6 +20,8 @@ def trajectory_lines(
     reward = f"{stored.reward.value:g}" if stored.reward else "none"
     yield f"trajectory {stored.id}  ({stored.purpose.value}, task {visible(stored.task_id)}, attempt {stored.attempt})"
     yield f"  {stored.termination.value}, {stored.n_turns} turns, {stored.n_tokens} tokens, reward {reward}"
+    if stored.parent is not None:
+        yield f"  sub-agent {visible(stored.environment)}, started in turn {stored.parent_segment} of {stored.parent}"
     yield f"  engine {stored.lineage.engine} {stored.lineage.engine_version}, sandbox {stored.lineage.sandbox}"
     if stored.error is not None:
         yield f"  failed: {visible(stored.error)}"
@@ -28,9 +31,23 @@ def trajectory_lines(
             context = segment.context
             yield f"  context {context}: {_rewriting(segment)}"
         yield from _segment_lines(segment, tokens, reasoning)
+        yield from _sub_agent_lines(stored.sub_agents, stored.id, segment.index, "      ")
     yield "  events"
     for event in events:
         yield "    " + "  ".join(f"{value}" for value in event.values() if value is not None)
+
+
+def _sub_agent_lines(members: Sequence[StoredTrajectory], parent: UUID, turn: int, indent: str) -> Iterator[str]:
+    """Those that ``parent`` started in a turn, and below each those that it started itself."""
+    for child in members:
+        if (child.parent, child.parent_segment) == (parent, turn):
+            reward = f"{child.reward.value:g}" if child.reward else "none"
+            whose = " of its parent" if child.inherits else ""
+            size = f"{child.n_turns} turns, {child.n_tokens} tokens"
+            name, ending = visible(child.environment), child.termination.value
+            yield f"{indent}sub-agent {child.id}  {name}, {ending}, {size}, reward {reward}{whose}"
+            for segment in child.segments:
+                yield from _sub_agent_lines(members, child.id, segment.index, indent + "  ")
 
 
 def _rewriting(segment: Segment) -> str:

@@ -109,6 +109,10 @@ class ReplayCheck:
         environment, lineage = self._environment, stored.lineage
         if environment is None or lineage.sandbox == OUTSIDE:
             return None
+        if stored.parent is not None:
+            environment = environment.all_agents().get(stored.environment)
+            if environment is None:
+                return None
         return environment if environment.version == lineage.environment_version else None
 
     def _check_lineage(self, stored: StoredTrajectory) -> None:

@@ -36,7 +36,7 @@ def check_step(stored: Sequence[StoredTrajectory], evidence: StepEvidence, setti
         identity, reason = batch.rejected[0]
         liar = next(s for s in stored if s.id == identity)
         raise drift(liar, None, None, f"it trained step {evidence.step}, but its rows would be dropped as {reason.value}")
-    if settings.critic is None and len(stored) < evidence.n_trajectories:
+    if settings.critic is None and sum(s.parent is None for s in stored) < evidence.n_trajectories:
         return 0
     for trajectory, trained in zip(batch.trajectories, evidence.trained, strict=True):
         _check_lengths(trajectory, trained, graded)

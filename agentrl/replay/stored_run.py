@@ -68,14 +68,17 @@ class StoredRun:
         store, run = self._store, self._run.id
         ids, starts = [identity for identity, _ in keys], [start for _, start in keys]
         stored = store.trajectories(run, ids, starts)
-        tasks = tasks_of(store, run, ids, starts)
-        self.check.check([Evidence(stored[i], tasks.get(i)) for i in ids if i in stored])
+        members = [member for i in ids if i in stored for member in (stored[i], *stored[i].sub_agents)]
+        tasks = tasks_of(store, run, [m.id for m in members], [m.start_version for m in members])
+        self.check.check([Evidence(member, tasks.get(member.id)) for member in members])
 
     def check_step(self, step: int, branch: int) -> int:
         """The trajectories of one step; returns how many there were."""
         evidence = step_evidence(self._store, self._run.id, step, branch)
         ids = [trained.trajectory for trained in evidence.trained]
         if ids:
-            stored = self._store.trajectories(self._run.id, ids, evidence.start_versions)
-            self.check.check_step([stored[identity] for identity in ids], evidence)
+            starts = dict(zip(evidence.roots, evidence.start_versions, strict=True))
+            episodes = self._store.trajectories(self._run.id, list(starts), list(starts.values()))
+            members = {member.id: member for episode in episodes.values() for member in episode.family}
+            self.check.check_step([members[identity] for identity in ids], evidence)
         return len(ids)

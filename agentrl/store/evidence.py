@@ -17,7 +17,7 @@ _FLOAT32 = np.dtype("<f4")
 
 _ENDED = """
   select t.id, t.start_version from agentrl.trajectory t
-  where t.run = %s and t.complete and t.outcome <> 'infrastructure'
+  where t.run = %s and t.complete and t.root is null and t.outcome <> 'infrastructure'
     and not exists (select from agentrl.grade_job g where g.trajectory = t.id)
   order by t.started_at desc, t.id desc limit %s
 """
@@ -28,29 +28,41 @@ _TRAINABLE = """
   order by t.started_at desc, t.id desc limit %s
 """
 _TASKS = """
-  select t.id, k.task_id, k.payload, k.split
+  select t.id, t.task_id, coalesce(t.payload, k.payload), k.split
   from unnest(%s::uuid[], %s::bigint[]) m (id, start_version)
   join agentrl.trajectory t on t.run = %s and t.start_version = m.start_version and t.id = m.id
   join agentrl.task k on k.run = t.run and k.split = t.split and k.idx = t.task_idx
 """
 _STEPS = "select step, branch from agentrl.step where run = %s and abandoned_by is null order by step"
 _CONSUMED = """
-  select c.trajectory, c.start_version, w.value, d.logprobs, d."values", d.advantages, d.returns, d.local_advantages
-  from agentrl.consumed c
-  join agentrl.trained d on d.run = c.run and d.trajectory = c.trajectory and d.branch = c.branch and d.step = c.step
+  with consumed as (
+    select c.trajectory, c.start_version, c.run from agentrl.consumed c
+    where c.run = %s and c.branch = %s and c.step = %s and c.source is null
+  ), members as (
+    select c.trajectory as id, c.start_version, c.trajectory as root from consumed c
+    union all
+    select t.id, c.start_version, c.trajectory from consumed c
+    join agentrl.trajectory t on t.run = c.run and t.start_version = c.start_version and t.root = c.trajectory)
+  select m.id, m.start_version, w.value, d.logprobs, d."values", d.advantages, d.returns, d.local_advantages, m.root
+  from members m
+  join agentrl.trained d
+    on d.start_version = m.start_version and d.trajectory = m.id and d.run = %s and d.branch = %s and d.step = %s
   left join agentrl.reward w on w.id = d.reward_id
-  where c.run = %s and c.branch = %s and c.step = %s and c.source is null
-  order by c.trajectory
+  order by m.id
 """
 _MEMBERS = "select n_trajectories from agentrl.step where run = %s and branch = %s and step = %s"
 
 
 @dataclass(frozen=True, slots=True)
 class StepEvidence:
-    """What a step trained on; ``n_trajectories`` may exceed what is still stored. ``verdicts``: the reward that it used."""
+    """What a step trained on, sub-agents included. ``verdicts``: the reward that it used.
+
+    ``n_trajectories`` counts episodes and may exceed what is still stored. ``roots``: the episode of each.
+    """
 
     step: int
     n_trajectories: int
+    roots: Sequence[UUID]
     start_versions: Sequence[int]
     verdicts: Sequence[float | None]
     trained: Sequence[Trained]
@@ -80,12 +92,13 @@ def steps_of(store: PostgresConnection, run: int) -> list[tuple[int, int]]:
 def step_evidence(store: PostgresConnection, run: int, step: int, branch: int) -> StepEvidence:
     """What is stored of a step's data; imported trajectories are another run's rows and are left out."""
     ((n_trajectories,),) = store.rows(_MEMBERS, (run, branch, step))
-    rows = store.rows(_CONSUMED, (run, branch, step))
+    rows = store.rows(_CONSUMED, (run, branch, step, run, branch, step))
     trained = [
         Trained(trajectory, _array(logprobs), _optional(values), _array(advantages), _optional(returns), _optional(local))
-        for trajectory, _, _, logprobs, values, advantages, returns, local in rows
+        for trajectory, _, _, logprobs, values, advantages, returns, local, _ in rows
     ]
-    return StepEvidence(step, n_trajectories, [row[1] for row in rows], [row[2] for row in rows], trained)
+    starts, verdicts, roots = ([row[i] for row in rows] for i in (1, 2, 8))
+    return StepEvidence(step, n_trajectories, roots, starts, verdicts, trained)
 
 
 def _array(raw: bytes) -> np.ndarray:

@@ -22,16 +22,38 @@ def critic_free_advantages(
     """float32 [n] per trajectory.
 
     ``rewards`` float64 [n], without the outcome; ``masks`` bool [n]: tokens in the loss; ``kept`` False: the trajectory feeds
-    no baseline and gets zeros.
+    no baseline and gets zeros. A sub-agent whose verdict is its parent's is no member of a group: it gets the advantage of the
+    turn that started it, except where each token has a return of its own.
     """
-    members = [i for i, keep in enumerate(kept) if keep]
+    alone = settings.advantage == "reinforce_pp"
+    members = [i for i, keep in enumerate(kept) if keep and (alone or not batch.trajectories[i].inherits)]
     result = [torch.zeros(t.n_actions) for t in batch.trajectories]
     own = _ESTIMATORS[settings.advantage](
         [batch.trajectories[i] for i in members], [rewards[i] for i in members], [masks[i] for i in members], settings
     )
     for i, advantages in zip(members, own, strict=True):
         result[i] = advantages.float()
+    if not alone:
+        _hand_down(batch.trajectories, result)
     return result
+
+
+def _hand_down(trajectories: Sequence[BatchTrajectory], advantages: list[Tensor]) -> None:
+    numbers = {trajectory.id: i for i, trajectory in enumerate(trajectories)}
+    waiting = {i for i, trajectory in enumerate(trajectories) if trajectory.inherits}
+
+    def settle(i: int) -> None:
+        child = trajectories[i]
+        assert child.parent is not None
+        parent = numbers[child.parent]
+        if parent in waiting:
+            settle(parent)
+        started = trajectories[parent].turn_id == child.parent_turn
+        advantages[i] = torch.full_like(advantages[i], float(advantages[parent][started][-1]))
+        waiting.discard(i)
+
+    while waiting:
+        settle(next(iter(waiting)))
 
 
 def uniform_group_ids(batch: Batch, settings: AlgorithmConfig, kept: Sequence[bool]) -> set[Hashable]:

@@ -57,6 +57,11 @@ class BatchTrajectory:
     token_version: Tensor
     rewards: Tensor
     seams: Tensor
+    parent: UUID | None = None
+    """The trajectory that started it as a sub-agent, in its turn ``parent_turn``."""
+    parent_turn: int | None = None
+    inherits: bool = False
+    """Whether ``reward`` and ``outcome`` are its parent's."""
 
     @property
     def n_actions(self) -> int:
@@ -84,7 +89,7 @@ class Batch:
 
 
 def build_batch(trajectories: Sequence[StoredTrajectory], *, max_context: int) -> Batch:
-    """Validate and convert; contexts longer than ``max_context`` tokens are overlong.
+    """Validate and convert, sub-agents like any other trajectory; contexts longer than ``max_context`` tokens are overlong.
 
     Raises `UsageError` only for what no trajectory of the run can change: log-probs of another kind than the loss needs.
     """
@@ -182,6 +187,9 @@ def _convert(stored: StoredTrajectory) -> BatchTrajectory:
         token_version=torch.cat([torch.from_numpy(s.versions.astype(np.int64)) for s in acting]),
         rewards=_turn_rewards(stored.segments),
         seams=seams,
+        parent=stored.parent,
+        parent_turn=stored.parent_segment,
+        inherits=stored.inherits,
     )
 
 

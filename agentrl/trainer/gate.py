@@ -38,8 +38,8 @@ def check_batch(
 
     `TokenDrift` names trajectory, turn and token of the first lie.
     """
-    by_id = {trajectory.id: trajectory for item in items for trajectory in item.trajectories}
-    fresh = {trajectory.id for item in items if item.lag == 0 for trajectory in item.trajectories}
+    by_id = {member.id: member for item in items for episode in item.trajectories for member in episode.family}
+    fresh = {member.id for item in items if item.lag == 0 for episode in item.trajectories for member in episode.family}
     for trajectory in batch.trajectories:
         check_tokens(by_id[trajectory.id], trajectory)
         check_rewards(by_id[trajectory.id], trajectory)

@@ -178,7 +178,7 @@ class TrainerLoop:
         versions = {t.id: t.token_version for t in batch.trajectories}
         lags: dict[UUID, Tensor] = {}
         for item in claim.items:
-            ids = [t.id for t in item.trajectories if t.id in versions]
+            ids = [m.id for m in _members(item) if m.id in versions]
             lags |= zip(ids, self._lags.of_item([versions[i] for i in ids], item.lag, self.version), strict=True)
         return [lags[t.id] for t in batch.trajectories]
 
@@ -256,7 +256,8 @@ class TrainerLoop:
         trajectories = [t for item in claim.items for t in item.trajectories]
         rewards = [t.reward.value for t in trajectories if t.reward]
         successes = [t.reward.success for t in trajectories if t.reward and t.reward.success is not None]
-        tokens = sum(t.n_tokens for t in trajectories)
+        members = [m for item in claim.items for m in _members(item)]
+        tokens = sum(m.n_tokens for m in members)
         grading = sum(t.reward.duration_s for t in trajectories if t.reward)
         sync, self.publisher.seconds = self.publisher.seconds, 0.0
         lags = [item.lag for item in claim.items]
@@ -266,6 +267,7 @@ class TrainerLoop:
             "reward_std": _std(rewards),
             "success": _mean([float(s) for s in successes]),
             "trajectories": len(trajectories),
+            "sub_agents": len(members) - len(trajectories),
             "tokens": tokens,
             "turns_mean": _mean([t.n_turns for t in trajectories]),
             "lag_mean": _mean(lags),
@@ -290,10 +292,10 @@ def _sort_items(
 ) -> tuple[Batch, list[tuple[UUID, int]], list[tuple[UUID, int, DropReason]]]:
     """The batch of all items that can be trained.
 
-    An item with an unsound member is dropped whole, for that member's reason; one with a trajectory that an item before it has
-    too is a duplicate, and the first trains; a uniform group is dropped as zero_variance where the settings say so.
+    An item with an unsound member, a sub-agent too, is dropped whole, for that member's reason; one with a trajectory that an item
+    before it has too is a duplicate, and the first trains; a uniform group is dropped as zero_variance where the settings say so.
     """
-    whole = build_batch([t for item in items for t in item.trajectories], max_context=max_context)
+    whole = build_batch([m for item in items for m in _members(item)], max_context=max_context)
     rejected: dict[UUID, DropReason] = {i: reason for i, reason in whole.rejected if reason is not DropReason.DUPLICATE}
     seen: set[UUID] = set()
     uniform: set[Hashable] = set()
@@ -303,17 +305,23 @@ def _sort_items(
     dropped: list[tuple[UUID, int, DropReason]] = []
     sound: list[StoredTrajectory] = []
     for item in items:
-        reasons = [rejected[t.id] for t in item.trajectories if t.id in rejected]
-        reasons += [DropReason.DUPLICATE for t in item.trajectories if t.id in seen]
-        seen.update(t.id for t in item.trajectories)
+        members = _members(item)
+        reasons = [rejected[m.id] for m in members if m.id in rejected]
+        reasons += [DropReason.DUPLICATE for m in members if m.id in seen]
+        seen.update(m.id for m in members)
         if reasons:
             dropped.append((item.item, item.token, reasons[0]))
         elif any(t.group in uniform for t in item.trajectories):
             dropped.append((item.item, item.token, DropReason.ZERO_VARIANCE))
         else:
             consumed.append((item.item, item.token))
-            sound.extend(item.trajectories)
+            sound.extend(_members(item))
     return build_batch(sound, max_context=max_context), consumed, dropped
+
+
+def _members(item: ClaimedItem) -> list[StoredTrajectory]:
+    """What is trained of an item: its episodes, each followed by its sub-agents."""
+    return [member for episode in item.trajectories for member in episode.family]
 
 
 def _batch_hash(start: TrainerStart, step: int, leases: Sequence[tuple[UUID, int]]) -> str:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from uuid import UUID
 
 import numpy as np
 import pytest
 
 from agentrl.cli.trajectory_text import trajectory_lines, visible
+from agentrl.store.sub_agents import adopt
 from agentrl.types import (
     FinishReason,
     Lineage,
     Outcome,
     Purpose,
+    Reward,
     Sampling,
     Segment,
     StoredTrajectory,
@@ -59,6 +62,29 @@ def test_failure__is_said_with_its_reason() -> None:
 
 def test_new_context__is_said() -> None:
     assert "context 1: the history was rewritten" in shown(turn(0, "a"), turn(1, "b", context=1))
+
+
+def test_compaction__says_who_rewrote_the_history() -> None:
+    rewritten = replace(turn(1, "b", context=1), compacted=({"role": "user", "content": "so far"},) * 2)
+    assert "context 1: the environment put 2 messages in the place of the history" in shown(turn(0, "a"), rewritten)
+
+
+def test_sub_agents__are_shown_under_the_turn_that_started_them() -> None:
+    lineage = Lineage("m", "t", "c", "local", "1", "float32", Sampling())
+    root = StoredTrajectory(
+        UUID(int=1), "task", "env", Purpose.TRAIN, None, 0, 1, 0, 0, Termination.TERMINATED, Outcome.GRADED, Reward(1.0),
+        lineage, [turn(0, "a"), turn(1, "b")],
+    )  # fmt: skip
+    first = replace(root, id=UUID(int=2), parent=root.id, parent_segment=1, inherits=True, environment="helper\x1b")
+    nested = replace(first, id=UUID(int=3), parent=first.id, parent_segment=0)
+    lines = list(trajectory_lines(adopt(root, [first, nested]), [], tokens=False))
+    listed = [line for line in lines if "sub-agent" in line]
+    assert listed == [
+        f"      sub-agent {UUID(int=2)}  helper\\x1b, terminated, 2 turns, 4 tokens, reward 1 of its parent",
+        f"        sub-agent {UUID(int=3)}  helper\\x1b, terminated, 2 turns, 4 tokens, reward 1 of its parent",
+    ]
+    assert lines.index(listed[0]) > lines.index("  [1] action, 1 tokens, version 1, stop")
+    assert f"  sub-agent helper\\x1b, started in turn 1 of {root.id}" in trajectory_lines(first, [], tokens=False)
 
 
 @pytest.mark.parametrize("text", ["\x1b[31mred", "a\x00b", "\u202egnp.exe", "\r\x08", "\ud800", "\u200b"])

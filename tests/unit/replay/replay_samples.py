@@ -162,7 +162,7 @@ class World:
             for t, v, a, r, local in assigned
         ]
         verdicts = [s.reward.value if s.reward else None for s in trajectories]
-        return StepEvidence(1, len(trained), [0] * len(trained), verdicts, trained)
+        return StepEvidence(1, len(trained), [t.trajectory for t in trained], [0] * len(trained), verdicts, trained)
 
 
 def _blank(segment: Segment) -> Segment:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -308,3 +310,16 @@ def test_wrong_declaration__is_refused_before_any_work(sub_agents: Mapping[str, 
     environment.sub_agents = sub_agents
     with pytest.raises(UsageError, match=words):
         check_sub_agents(environment)
+
+
+async def test_howto__its_code_runs(chat: ChatFormat) -> None:  # noqa: F811
+    page = Path(__file__).parents[3] / "docs" / "howto" / "use-sub-agents.md"
+    (code,) = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
+    scope: dict[str, Any] = {"Environment": Environment, "Message": Message, "tool": tool}
+    exec(code, scope)
+    team = type("Whole", (scope["Team"], Lead), {"sub_agents": scope["Team"].sub_agents})
+    turns = {"Report the": [tool_call("look"), "7"], "count to": [tool_call("send", room="red"), "stop"]}
+    ending, stored, _ = await Talk(chat, turns, team()).play()
+    assert ending.outcome is Outcome.GRADED
+    assert stored.sub_agents[0].segments[0].tool_results[0].text == "The number is 7."
+    assert stored.segments[0].tool_results[0].text == "7"
