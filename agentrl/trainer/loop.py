@@ -13,7 +13,8 @@ from __future__ import annotations
 import hashlib
 import math
 import time
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event
@@ -37,6 +38,7 @@ from agentrl.trainer.lagging import LaggingEngines
 from agentrl.trainer.lags import TokenLags
 from agentrl.trainer.publish import Publisher
 from agentrl.trainer.rounds import check_pinned, round_metrics
+from agentrl.trainer.taken import Taken
 from agentrl.trainer.team import Team
 from agentrl.trainer.update import UpdateResult
 from agentrl.types import DropReason, PolicyVersion, StoredTrajectory
@@ -88,10 +90,8 @@ class TrainerLoop:
         subscription = self.store.subscribe(self.run.id, self._woken)
         try:
             while self._step < self.config.trainer.steps and not self.stop.is_set():
-                claim, waited = self._claim()
-                if claim is None:
+                if not self._train_step():
                     break
-                self._train_on(claim, waited)
         finally:
             subscription.close()
         if self._step != self._checkpointed and self._step > 0:
@@ -99,27 +99,50 @@ class TrainerLoop:
         self._commit_checkpoint()
         return self._step >= self.config.trainer.steps
 
-    def _claim(self) -> tuple[Claim | None, float]:
-        began = time.monotonic()
-        trainer = self.config.trainer
+    def _train_step(self) -> bool:
+        """Claim a batch, at once or in parts, and train on it; False when a stop came before it was whole."""
+        pace, algorithm, taken = self.config.pace, self.config.algorithm, Taken()
+        if pace.part is not None:
+            self.team.begin_parts(algorithm, algorithm.updates_policy(self._step))
+        while taken.size < pace.batch_max:
+            claim = self._claim(taken)
+            if claim is None:
+                return False
+            if claim.items:
+                part, lags = self._take(claim, taken)
+                if pace.part is not None:
+                    with self._updating(taken), taken.training():
+                        self.team.add_part(part, lags)
+            if pace.part is None or claim.waiting == "nothing":
+                break
+        self._update(taken)
+        return True
+
+    def _claim(self, taken: Taken) -> Claim | None:
+        """What a whole batch, or the next part of one, needs; None after a stop. Without items: there are no more parts."""
+        began, renewed = time.monotonic(), time.monotonic()
+        pace, lease_s = self.config.pace, self.config.trainer.lease_s
+        left = pace.batch_max - taken.size
+        least = pace.batch_min if pace.part is None else min(pace.part, left)
         while not self.stop.is_set():
             if self._saving is not None and self._saving[0].written:
                 self._commit_checkpoint()
-            claim = self.store.claim(
-                self.run.id, self.start.fence, n_min=self.config.pace.batch_min, n_max=trainer.batch, lease_s=trainer.lease_s
-            )
-            if claim.items:
-                self._examined += claim.examined
-                self._admissible += claim.admissible
-                return claim, time.monotonic() - began
+            claim = self.store.claim(self.run.id, self.start.fence, n_min=least, n_max=left, lease_s=lease_s, held=taken.size)
+            if claim.items or (claim.waiting == "nothing" and taken.size):
+                self._examined, self._admissible = self._examined + claim.examined, self._admissible + claim.admissible
+                taken.waited += time.monotonic() - began
+                return claim
             if claim.waiting == "nothing":
                 raise RunFailed(
-                    f"Run {self.run.spec.name} has no more work at step {self._step} of {trainer.steps}: all tasks are used up "
-                    "or failed. `agentrl db query dropped_by_reason` says why."
+                    f"Run {self.run.spec.name} has no more work at step {self._step} of {self.config.trainer.steps}: all tasks "
+                    "are used up or failed. `agentrl db query dropped_by_reason` says why."
                 )
+            if taken.size and time.monotonic() - renewed > lease_s / 3:
+                self.store.renew_leases(self.run.id, self.start.fence, taken.leases, lease_s)
+                renewed = time.monotonic()
             self.console.waiting(claim, time.monotonic() - began)
             self._wait()
-        return None, time.monotonic() - began
+        return None
 
     def _woken(self, change: Change) -> None:
         if change == "items":
@@ -133,46 +156,58 @@ class TrainerLoop:
                 break
         self._items.clear()
 
-    def _train_on(self, claim: Claim, waited: float) -> None:
-        began = time.monotonic()
-        algorithm, trainer = self.config.algorithm, self.config.trainer
-        batch, consumed, dropped = _sort_items(claim.items, self.team.max_context, algorithm)
+    def _take(self, claim: Claim, taken: Taken) -> tuple[Batch, list[Tensor]]:
+        """What can be trained of a claim, and its tokens' lags; both are added to ``taken``, checked."""
+        batch, consumed, dropped = _sort_items(claim.items, self.team.max_context, self.config.algorithm)
         if not self._gate_passed:
-            gap = check_batch(claim.items, batch, self.team, trainer.layout.precision)
+            gap = check_batch(claim.items, batch, self.team, self.config.trainer.layout.precision)
             self._gate_passed = gap is not None
             if gap is not None:
                 self.console.say(f"gate passed: tokens replayed, log-probs equal the engine's (largest difference {gap:.1e})")
         lags = self._token_lags(claim, batch)
         check_pinned(batch, lags, self.config.pace, self.version)
-        leases = [(item.item, item.token) for item in claim.items]
-        self.store.renew_leases(self.run.id, self.start.fence, leases, trainer.lease_s)
-        self.in_update, self.leases = True, leases
-        result = self.team.train(batch, algorithm, self._learning_rate(), algorithm.updates_policy(self._step), lags)
-        trained_s = time.monotonic() - began
-        metrics = self._metrics(claim, dropped, result, waited, trained_s)
-        committed = self.store.commit_step(
-            self.run.id,
-            self.start.fence,
-            StepCommit(
-                step=self._step + 1,
-                policy_updated=result.policy_updated,
-                trainer_version=self.version.version,
-                batch_hash=_batch_hash(self.start, self._step + 1, leases),
-                denominators=result.denominators,
-                metrics=metrics,
-                consumed=consumed,
-                dropped=dropped,
-                trained=result.trained,
-            ),
-        )
+        taken.add(claim, batch, lags, consumed, dropped)
+        return batch, lags
+
+    @contextmanager
+    def _updating(self, taken: Taken) -> Iterator[None]:
+        """Whatever fails in here is charged to the leases, which are renewed and checked first."""
+        self.store.renew_leases(self.run.id, self.start.fence, taken.leases, self.config.trainer.lease_s)
+        self.in_update, self.leases = True, taken.leases
+        yield
         self.in_update, self.leases = False, ()
+
+    def _update(self, taken: Taken) -> None:
+        algorithm, rate = self.config.algorithm, self._learning_rate()
+        with self._updating(taken):
+            with taken.training():
+                if self.config.pace.part is not None:
+                    result = self.team.finish_parts(rate)
+                else:
+                    result = self.team.train(taken.batch, algorithm, rate, algorithm.updates_policy(self._step), taken.lags)
+            metrics = self._metrics(taken, result)
+            committed = self.store.commit_step(
+                self.run.id,
+                self.start.fence,
+                StepCommit(
+                    step=self._step + 1,
+                    policy_updated=result.policy_updated,
+                    trainer_version=self.version.version,
+                    batch_hash=_batch_hash(self.start, self._step + 1, taken.leases),
+                    denominators=result.denominators,
+                    metrics=metrics,
+                    consumed=taken.consumed,
+                    dropped=taken.dropped,
+                    trained=result.trained,
+                ),
+            )
         self._step, self._updates = committed.step, committed.updates
         if result.policy_updated:
             self.version = self.publisher.publish(self.team.weights, parent=self.version.version, updates=self._updates)
             cost = self.publisher.cost
             seconds = {phase: round(value, 4) for phase, value in cost.phases.items()}
             self.log.info("published", version=self.version.version, bytes=cost.bytes, seconds=seconds)
-        self._after_step(claim, metrics)
+        self._after_step(taken.claim, metrics)
 
     def _token_lags(self, claim: Claim, batch: Batch) -> list[Tensor]:
         versions = {t.id: t.token_version for t in batch.trajectories}
@@ -242,25 +277,18 @@ class TrainerLoop:
         progress = self._step / trainer.steps
         return trainer.learning_rate * (1 - (1 - trainer.final_learning_rate) * progress)
 
-    def _metrics(
-        self,
-        claim: Claim,
-        dropped: Sequence[tuple[UUID, int, DropReason]],
-        result: UpdateResult,
-        waited: float,
-        trained_s: float,
-    ) -> dict[str, Any]:
+    def _metrics(self, taken: Taken, result: UpdateResult) -> dict[str, Any]:
         now = time.monotonic()
         wall, self._ended = now - self._ended, now
         self._wall_s, self._steps_here = self._wall_s + wall, self._steps_here + 1
-        trajectories = [t for item in claim.items for t in item.trajectories]
+        trajectories = [t for item in taken.items for t in item.trajectories]
         rewards = [t.reward.value for t in trajectories if t.reward]
         successes = [t.reward.success for t in trajectories if t.reward and t.reward.success is not None]
         members = [m for item in claim.items for m in _members(item)]
         tokens = sum(m.n_tokens for m in members)
         grading = sum(t.reward.duration_s for t in trajectories if t.reward)
         sync, self.publisher.seconds = self.publisher.seconds, 0.0
-        lags = [item.lag for item in claim.items]
+        lags = [item.lag for item in taken.items]
         metrics = {
             **result.metrics,
             "reward_mean": _mean(rewards),
@@ -272,12 +300,12 @@ class TrainerLoop:
             "turns_mean": _mean([t.n_turns for t in trajectories]),
             "lag_mean": _mean(lags),
             "lag_max": max(lags),
-            **round_metrics(claim, self.config.pace),
-            "uniform_groups": sum(d[2] is DropReason.ZERO_VARIANCE for d in dropped) / len(claim.items),
+            **round_metrics(taken.claim, self.config.pace),
+            "uniform_groups": sum(d[2] is DropReason.ZERO_VARIANCE for d in taken.dropped) / len(taken.items),
             "hit_rate": self._admissible / max(1, self._examined),
             "wall_s": round(wall, 4),
-            "wait_s": round(waited, 4),
-            "train_s": round(trained_s, 4),
+            "wait_s": round(taken.waited, 4),
+            "train_s": round(taken.trained_s, 4),
             "tokens_per_s": round(tokens / wall, 1),
             "sync_share": round(sync / wall, 4),
             "reward_share": round(grading / (wall * self.config.rollout.concurrency), 5),
@@ -292,8 +320,9 @@ def _sort_items(
 ) -> tuple[Batch, list[tuple[UUID, int]], list[tuple[UUID, int, DropReason]]]:
     """The batch of all items that can be trained.
 
-    An item with an unsound member, a sub-agent too, is dropped whole, for that member's reason; one with a trajectory that an item
-    before it has too is a duplicate, and the first trains; a uniform group is dropped as zero_variance where the settings say so.
+    An item with an unsound member, a sub-agent too, is dropped whole, for that member's reason; one with a trajectory that an
+    item before it has too is a duplicate, and the first trains; a uniform group is dropped as zero_variance where the settings
+    say so.
     """
     whole = build_batch([m for item in items for m in _members(item)], max_context=max_context)
     rejected: dict[UUID, DropReason] = {i: reason for i, reason in whole.rejected if reason is not DropReason.DUPLICATE}

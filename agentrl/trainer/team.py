@@ -23,6 +23,7 @@ from agentrl.trainer.batch import Batch
 from agentrl.trainer.checkpointing import Saving, load_checkpoint, read_progress, start_saving
 from agentrl.trainer.megatron.microbatch import Row
 from agentrl.trainer.megatron.model import Outputs, TrainedModel
+from agentrl.trainer.pipelined import PipelinedUpdate
 from agentrl.trainer.update import Companions, UpdateResult, train_on
 
 PATIENCE = datetime.timedelta(days=30)
@@ -54,6 +55,7 @@ class Team:
     channel: Channel
     companions: Companions = field(default_factory=Companions)
     _saving: Saving | None = field(default=None, init=False)
+    _update: PipelinedUpdate | None = field(default=None, init=False)
 
     @property
     def max_context(self) -> int:
@@ -75,6 +77,19 @@ class Team:
     ) -> UpdateResult:
         """See `agentrl.trainer.update.train_on`."""
         result: UpdateResult = self._everywhere(self._train, batch, settings, policy_lr, update_policy, list(token_lags))
+        return result
+
+    def begin_parts(self, settings: AlgorithmConfig, update_policy: bool) -> None:
+        """Begin an update whose batch arrives in parts, see `agentrl.trainer.pipelined`; an unfinished one is forgotten."""
+        self._everywhere(self._begin_parts, settings, update_policy)
+
+    def add_part(self, batch: Batch, token_lags: Sequence[Tensor]) -> None:
+        """See `PipelinedUpdate.add`."""
+        self._everywhere(self._add_part, batch, list(token_lags))
+
+    def finish_parts(self, policy_lr: float) -> UpdateResult:
+        """See `PipelinedUpdate.finish`."""
+        result: UpdateResult = self._everywhere(self._finish_parts, policy_lr)
         return result
 
     def weights(self) -> list[tuple[str, Tensor]]:
@@ -127,6 +142,20 @@ class Team:
             batch, self.policy, self.critic, settings, policy_lr=policy_lr, update_policy=update_policy,
             token_lags=token_lags, companions=self.companions,
         )  # fmt: skip
+
+    def _begin_parts(self, settings: AlgorithmConfig, update_policy: bool) -> None:
+        self._update = PipelinedUpdate(
+            self.policy, self.critic, settings, update_policy=update_policy, companions=self.companions
+        )
+
+    def _add_part(self, batch: Batch, token_lags: Sequence[Tensor]) -> None:
+        assert self._update is not None, "no update was begun"
+        self._update.add(batch, token_lags)
+
+    def _finish_parts(self, policy_lr: float) -> UpdateResult:
+        assert self._update is not None, "no update was begun"
+        update, self._update = self._update, None
+        return update.finish(policy_lr)
 
     def _weights(self) -> list[tuple[str, Tensor]]:
         if dist.get_rank() == 0:

@@ -17,13 +17,14 @@ import torch
 from torch import Tensor
 
 from agentrl.algorithm.losses import value_loss
-from agentrl.config.algorithm import AlgorithmConfig
+from agentrl.config.algorithm import AlgorithmConfig, CriticConfig
 from agentrl.errors import RunFailed
 from agentrl.store.contract import Trained
 from agentrl.trainer.batch import Batch
 from agentrl.trainer.credit import Credit, Values, assign_credit, cut_off
 from agentrl.trainer.gradients import GradientMemory
-from agentrl.trainer.megatron.model import NonFiniteStep, Outputs, Step, TrainedModel
+from agentrl.trainer.megatron.microbatch import Row
+from agentrl.trainer.megatron.model import LossFunction, NonFiniteStep, Outputs, Step, TrainedModel
 from agentrl.trainer.objective import needs_current_logprobs, policy_loss, regularisation, sequence_columns
 from agentrl.trainer.reference import Reference
 from agentrl.trainer.rows import action_rows, join_rows, owners
@@ -81,13 +82,13 @@ def train_on(
     reference = companions.reference
     logp_reference = None if reference is None else reference.logprobs(batch)
     if logp_reference is not None:
-        _refuse_non_finite(batch, "log-prob of the reference policy", logp_reference)
+        refuse_non_finite(batch, "log-prob of the reference policy", logp_reference)
     penalties = None if reference is None or logp_reference is None else reference.penalties(batch, logp_reference)
     values = None if critic is None else train_critic(batch, critic, settings, penalties, metrics)
     credit = assign_credit(batch, values, settings, penalties=penalties)
-    _refuse_non_finite(batch, "advantage", credit.advantages)
-    columns = _columns(batch, credit, token_lags, logp_reference)
-    step = _PolicyStep(batch, policy, credit, settings, columns, 0.0 if reference is None else reference.coefficient)
+    refuse_non_finite(batch, "advantage", credit.advantages)
+    columns = policy_columns(batch, credit, token_lags, logp_reference)
+    step = PolicyStep(batch, policy, credit, settings, columns, 0.0 if reference is None else reference.coefficient)
     outputs = step.run(policy_lr if update_policy else None, metrics, companions.gradients)
     logprobs, entropy = join_rows(batch, outputs, "logprob"), join_rows(batch, outputs, "entropy")
     metrics |= policy_metrics(batch, credit, logprobs, entropy, settings, step.columns)
@@ -98,8 +99,8 @@ def train_on(
     return UpdateResult(
         policy_updated="policy_loss" in metrics,
         metrics=metrics,
-        denominators=_denominators(credit),
-        trained=_trained(batch, credit, logprobs, values),
+        denominators=denominators(credit),
+        trained=trained_arrays(batch, credit, logprobs, values),
     )
 
 
@@ -114,47 +115,63 @@ def train_critic(
     config = settings.critic
     assert config is not None
     finals = [cut_off(t) for t in batch.trajectories]
+    credit, rows = value_targets(batch, critic, settings, penalties)
+    assert credit.value_weights is not None
+    whole, rate, steps = credit.value_weights.denominator, config.learning_rate, []
+    for _ in range(config.updates_per_batch):
+        with naming_trajectories(batch):
+            steps.append(critic.step(rows, critic_loss(config), denominator=whole, learning_rate=rate))
+    before = read_values(batch, steps[0].outputs, finals)
     plain = action_rows(batch, {}, with_final=finals)
+    after = read_values(batch, critic.forward(plain), finals) if config.value_eval == "after" else None
+    metrics |= {"value_loss": steps[0].loss, "value_loss_last": steps[-1].loss, "critic_grad_norm": steps[-1].grad_norm}
+    metrics |= critic_metrics(batch, before, after, credit, settings, penalties)
+    chosen = before if after is None else after
+    refuse_non_finite(batch, "value", [v.at_actions for v in chosen])
+    return chosen
+
+
+def value_targets(
+    batch: Batch, critic: TrainedModel, settings: AlgorithmConfig, penalties: Sequence[Tensor] | None
+) -> tuple[Credit, list[Row]]:
+    """The credit whose returns the critic learns, and its rows with them."""
+    config = settings.critic
+    assert config is not None
+    finals = [cut_off(t) for t in batch.trajectories]
     if config.gae_lambda == 1 and not any(finals) and settings.mapping == "broadcast" and config.value_clip is None:
         # Targets are then plain returns, whatever the values: the first update's forward pass gives the values before.
         before = [Values(torch.zeros(t.n_actions), 0.0) for t in batch.trajectories]
     else:
-        before = _values(batch, critic.forward(plain), finals)
+        before = read_values(batch, critic.forward(action_rows(batch, {}, with_final=finals)), finals)
     credit = assign_credit(batch, before, settings, penalties=penalties)
     assert credit.returns is not None
     assert credit.value_weights is not None
     columns = {"target": credit.returns, "weight": credit.value_weights.per_token}
     if config.value_clip is not None:
         columns["before"] = [v.at_actions for v in before]
-    rows = action_rows(batch, columns, with_final=finals)
+    return credit, action_rows(batch, columns, with_final=finals)
 
-    def critic_loss(outputs: Outputs, columns: Mapping[str, Tensor]) -> Tensor:
+
+def critic_loss(config: CriticConfig) -> LossFunction:
+    """The critic's loss over the columns of `value_targets`."""
+
+    def loss(outputs: Outputs, columns: Mapping[str, Tensor]) -> Tensor:
         per_token = value_loss(outputs["value"], columns["target"], values_before=columns.get("before"), clip=config.value_clip)
         return (columns["weight"] * per_token).sum()
 
-    steps = []
-    for _ in range(config.updates_per_batch):
-        with _naming(batch):
-            steps.append(
-                critic.step(rows, critic_loss, denominator=credit.value_weights.denominator, learning_rate=config.learning_rate)
-            )
-    before = _values(batch, steps[0].outputs, finals)
-    after = _values(batch, critic.forward(plain), finals) if config.value_eval == "after" else None
-    metrics |= {"value_loss": steps[0].loss, "value_loss_last": steps[-1].loss, "critic_grad_norm": steps[-1].grad_norm}
-    metrics |= critic_metrics(batch, before, after, credit, settings, penalties)
-    chosen = before if after is None else after
-    _refuse_non_finite(batch, "value", [v.at_actions for v in chosen])
-    return chosen
+    return loss
 
 
-def _values(batch: Batch, outputs: Sequence[Outputs], finals: Sequence[bool]) -> list[Values]:
+def read_values(batch: Batch, outputs: Sequence[Outputs], finals: Sequence[bool]) -> list[Values]:
+    """The critic's outputs per trajectory; ``finals``: of which it was asked for the state after the last token, too."""
     joined = join_rows(batch, outputs, "value")
     return [Values(v[:-1], float(v[-1])) if final else Values(v, 0.0) for v, final in zip(joined, finals, strict=True)]
 
 
-def _columns(
+def policy_columns(
     batch: Batch, credit: Credit, token_lags: Sequence[Tensor] | None, logp_reference: Sequence[Tensor] | None
 ) -> dict[str, Sequence[Tensor]]:
+    """What the policy's loss reads, per trajectory [n]; see `agentrl.trainer.objective`."""
     columns: dict[str, Sequence[Tensor]] = {
         "weight": credit.policy_weights.per_token,
         "advantage": credit.advantages,
@@ -168,7 +185,7 @@ def _columns(
 
 
 @dataclass
-class _PolicyStep:
+class PolicyStep:
     """The policy's passes over one batch. ``columns``: of the first pass, once it has run."""
 
     batch: Batch
@@ -192,7 +209,7 @@ class _PolicyStep:
             columns = {**self.columns, **self._sequence_columns(number, proximal)}
             if proximal is not None:
                 columns["logp_proximal"] = proximal
-            with _naming(self.batch):
+            with naming_trajectories(self.batch):
                 step = self.policy.step(
                     action_rows(self.batch, columns),
                     self._loss,
@@ -208,6 +225,11 @@ class _PolicyStep:
                 metrics |= {"policy_loss_last": step.loss, "policy_grad_norm_last": step.grad_norm}
         assert first is not None
         return first.outputs
+
+    def add(self) -> Sequence[Outputs]:
+        """Add this batch's share to the step that the policy has begun; see `TrainedModel.add_rows`."""
+        self.columns |= self._sequence_columns(0, None)
+        return self.policy.add_rows(action_rows(self.batch, self.columns), self._loss)
 
     def _sequence_columns(self, number: int, proximal: Sequence[Tensor] | None) -> dict[str, list[Tensor]]:
         if not needs_current_logprobs(self.settings, number):
@@ -226,7 +248,7 @@ class _PolicyStep:
 
 
 @contextmanager
-def _naming(batch: Batch) -> Iterator[None]:
+def naming_trajectories(batch: Batch) -> Iterator[None]:
     """Turn a model's `NonFiniteStep` (rows) into `NonFiniteUpdate` (trajectories)."""
     try:
         yield
@@ -235,7 +257,8 @@ def _naming(batch: Batch) -> Iterator[None]:
         raise _non_finite(batch, str(error.args[0]), numbers) from error
 
 
-def _refuse_non_finite(batch: Batch, what: str, per_trajectory: Sequence[Tensor]) -> None:
+def refuse_non_finite(batch: Batch, what: str, per_trajectory: Sequence[Tensor]) -> None:
+    """`NonFiniteUpdate` names the trajectories of which a tensor is not finite."""
     bad = [number for number, tensor in enumerate(per_trajectory) if not bool(tensor.isfinite().all())]
     if bad:
         raise _non_finite(batch, f"non-finite {what}; the policy was not updated", bad)
@@ -246,14 +269,16 @@ def _non_finite(batch: Batch, what: str, numbers: Iterable[int]) -> NonFiniteUpd
     return NonFiniteUpdate(f"{what}. Trajectories: {', '.join(map(str, ids))}. Look at one with: agentrl show {ids[0]}", ids)
 
 
-def _denominators(credit: Credit) -> dict[str, float]:
+def denominators(credit: Credit) -> dict[str, float]:
+    """Of the policy's and the critic's loss, as the ledger keeps them."""
     found = {"policy": credit.policy_weights.denominator}
     if credit.value_weights is not None:
         found["value"] = credit.value_weights.denominator
     return found
 
 
-def _trained(batch: Batch, credit: Credit, logprobs: Sequence[Tensor], values: Sequence[Values] | None) -> list[Trained]:
+def trained_arrays(batch: Batch, credit: Credit, logprobs: Sequence[Tensor], values: Sequence[Values] | None) -> list[Trained]:
+    """What the ledger keeps of each trajectory."""
     return [
         Trained(
             trajectory=trajectory.id,

@@ -27,7 +27,14 @@ VOCABULARY = 101
 STEPS = 3
 LEARNING_RATE = 1e-3
 MAX_TOKENS = 64
-BATCHES: Mapping[str, list[int]] = {"uneven": [5, 30, 11, 2, 23, 8, 17, 41], "one row": [14], "no row": []}
+BATCHES: Mapping[str, list[int]] = {
+    "uneven": [5, 30, 11, 2, 23, 8, 17, 41],
+    "one row": [14],
+    "no row": [],
+    "in parts": [9, 26, 3, 33, 12],
+}
+PARTS = (1, 4)
+"""Rows of "in parts" that are added at a time: with one, a rank of two has none of it."""
 Case = Mapping[str, Any]
 """``layout``: settings; ``kind``: architecture; ``tied``; ``role``; optionally ``checkpoint``: a folder to write one into."""
 
@@ -90,8 +97,8 @@ def model_of(case: Case) -> TrainedModel:
     )
 
 
-def step_on(model: TrainedModel, lengths: list[int], seed: int) -> Step:
-    """One update of a policy towards random advantages, or of a critic towards random targets."""
+def step_on(model: TrainedModel, lengths: list[int], seed: int, parts: tuple[int, ...] = ()) -> Step:
+    """One update of a policy towards random advantages, or of a critic towards random targets; rows at once or in parts."""
     rows = rows_of(lengths, seed)
 
     def loss(outputs: Mapping[str, Tensor], columns: Mapping[str, Tensor]) -> Tensor:
@@ -100,6 +107,11 @@ def step_on(model: TrainedModel, lengths: list[int], seed: int) -> Step:
         return -(outputs["logprob"] * columns["scale"]).sum() - 0.01 * outputs["entropy"].sum()
 
     positions = sum(len(row.positions) for row in rows)
+    if parts:
+        model.begin_step()
+        for start, size in zip((0, *parts), parts, strict=False):
+            model.add_rows(rows[start : start + size], loss)
+        return model.finish_step(denominator=float(positions), learning_rate=LEARNING_RATE)
     return model.step(rows, loss, denominator=float(positions), learning_rate=LEARNING_RATE)
 
 
@@ -118,6 +130,8 @@ def train(case: Case) -> dict[str, Any]:
     for name in ("one row", "no row"):
         step = step_on(model, BATCHES[name], STEPS)
         result[name] = {"loss": step.loss, "grad_norm": step.grad_norm, "skipped": step.skipped}
+    step = step_on(model, BATCHES["in parts"], STEPS, PARTS)
+    result["in parts"] = {"loss": step.loss, "grad_norm": step.grad_norm, "skipped": step.skipped}
     result["weights"] = dict(model.export())
     if folder := case.get("checkpoint"):
         writing = model.start_writing(Path(folder))

@@ -100,7 +100,7 @@ def _compared(one: Case, ranks: int, single: Mapping[str, Any], found: Sequence[
     for name in tolerances:
         differences = [difference(single[name], rank[name]) for rank in found if rank[name]]
         worst[name] = max(differences) if differences else None
-    for name in ("one row", "no row"):
+    for name in ("one row", "no row", "in parts"):
         assert all(rank[name]["skipped"] == single[name]["skipped"] for rank in found), f"{one}: not all ranks skipped alike"
         loss = max(abs(rank[name]["loss"] - single[name]["loss"]) for rank in found)
         # After three updates the weights differ a little already.

@@ -99,6 +99,7 @@ class TrainedModel:
         load_weights(self.module, weights, vocabulary=hf["vocab_size"])
         self._names = ("logprob", "entropy") if role == "policy" else ("value",)
         self._current: MicroBatch | None = None
+        self._added: tuple[float, list[Outputs]] = (0.0, [])
         with megatron_device():
             self._ddp, self._optimizer = _wrap(self.module, optimizer, self.layout)
 
@@ -121,6 +122,43 @@ class TrainedModel:
         """
         if not denominator:
             return Step(loss=0.0, grad_norm=0.0, outputs=self.forward(rows), skipped=True)
+        self.begin_step()
+        total, outputs = self._backward(rows, loss, denominator)
+        return self._update(total, outputs, learning_rate)
+
+    def begin_step(self) -> None:
+        """Forget all gradients: a new step begins, whose rows may come in parts."""
+        self._ddp.zero_grad_buffer()
+        with megatron_device():
+            self._optimizer.zero_grad()
+        self._added = (0.0, [])
+
+    def add_rows(self, rows: Sequence[Row], loss: LossFunction) -> list[Outputs]:
+        """Add the gradient of sum(loss) over ``rows`` to the step that has begun; the outputs. Weights stay as they are."""
+        self.module.config.finalize_model_grads_func = None  # ranks are summed once, at the end
+        try:
+            total, outputs = self._backward(rows, loss, 1.0)
+        finally:
+            self.module.config.finalize_model_grads_func = _finalize
+        self._added = (self._added[0] + total, [*self._added[1], *outputs])
+        return outputs
+
+    def finish_step(self, *, denominator: float, learning_rate: float) -> Step:
+        """The optimizer step on all that was added, as `step` makes it of the same rows at once.
+
+        Sums are divided by ``denominator`` here, since it is known only once all rows are. Raises `NonFiniteStep`.
+        """
+        total, outputs = self._added
+        self._added = (0.0, [])
+        if not denominator:
+            return Step(loss=0.0, grad_norm=0.0, outputs=outputs, skipped=True)
+        with megatron_device():
+            _finalize([self._ddp])
+        self._ddp.scale_gradients(1 / denominator)
+        return self._update(total / denominator, outputs, learning_rate)
+
+    def _backward(self, rows: Sequence[Row], loss: LossFunction, denominator: float) -> tuple[float, list[Outputs]]:
+        """Add the gradient of sum(loss) / ``denominator``; that sum over all ranks, and the outputs per row."""
         collected: list[tuple[MicroBatch, Outputs]] = []
         losses: list[Tensor] = []
 
@@ -132,22 +170,21 @@ class TrainedModel:
             losses.append(share.detach())
             return share, torch.zeros((), dtype=torch.int32, device=share.device), {}
 
-        self._ddp.zero_grad_buffer()
-        with megatron_device():
-            self._optimizer.zero_grad()
         self._run(rows, read, train=True)
         own = torch.stack(losses).double().sum() if losses else torch.zeros((), dtype=torch.float64, device=training_device())
         total = sum_over_copies(own)
-        outputs = self._gather(rows, collected)
+        return float(total), self._gather(rows, collected)
+
+    def _update(self, total: float, outputs: Sequence[Outputs], learning_rate: float) -> Step:
         with megatron_device():
-            grad_norm = self._finite_grad_norm(float(total), outputs)
+            grad_norm = self._finite_grad_norm(total, outputs)
             self._clip(grad_norm)
             for group in self._optimizer.param_groups:
                 group["lr"] = learning_rate
                 # Megatron leaves both to a scheduler; wd_mult is 0 for vectors.
                 group["weight_decay"] = self._optimizer.config.weight_decay * group["wd_mult"]
             self._optimizer.step_with_ready_grads()
-        return Step(loss=float(total), grad_norm=grad_norm, outputs=outputs)
+        return Step(loss=total, grad_norm=grad_norm, outputs=outputs)
 
     def export(self) -> Iterator[tuple[str, Tensor]]:
         """(Hugging Face name, copy of the whole tensor) of every weight; all ranks must take every item."""

@@ -9,12 +9,17 @@ import pytest
 from loop_samples import Chooser, config_of, loop_of, rollouts_of
 
 from agentrl.errors import RunFailed
+from agentrl.store.contract import Claim, StepCommit
 from agentrl.trainer.loop import TrainerLoop
-from agentrl.types import Opened, Place
+from agentrl.types import EpisodeEnd, Opened, Outcome, Place, Termination
 
 
 def sizes(loop: TrainerLoop) -> list[int]:
     return [sum(len(i.trajectories) for i in claim.items) for claim in rollouts_of(loop).claims if claim.items]
+
+
+def steps_of(loop: TrainerLoop) -> list[StepCommit]:
+    return [step.commit for step in rollouts_of(loop)._store._runs[loop.run.id].steps]
 
 
 def few(n: int) -> Chooser:
@@ -78,8 +83,8 @@ def test_drop_last__what_is_late_counts_in_the_next_round(tmp_path: Path) -> Non
     assert sizes(loop) == [9, 9, 9]
     lags = [sorted(item.lag for item in claim.items) for claim in rollouts_of(loop).claims if claim.items]
     assert lags == [[0] * 9, [0] * 8 + [1], [0] * 8 + [1]]
-    steps = [step.commit.metrics for step in loop.store._store._runs[loop.run.id].steps]
-    assert [(m["carried_over"], m["late"]) for m in steps] == [(1, 0), (1, 1), (1, 1)]
+    metrics = [step.metrics for step in steps_of(loop)]
+    assert [(m["carried_over"], m["late"]) for m in metrics] == [(1, 0), (1, 1), (1, 1)]
     assert len(rollouts_of(loop).opened) == 10 + 9 + 9
     check = loop.store.conservation(loop.run.id)
     assert (check.places[Place.CONSUMED], check.places[Place.LIVE], check.places[Place.DROPPED]) == (27, 1, 0)
@@ -106,7 +111,7 @@ def test_pinned_version__older_weights_in_a_pinned_round_stop_the_run(tmp_path: 
 
 
 @pytest.mark.parametrize("preset", ["sao_turn", "grpo"])
-@pytest.mark.parametrize("schedule", ["synchronous", "drop_last", "async"])
+@pytest.mark.parametrize("schedule", ["synchronous", "drop_last", "pipelined", "async"])
 def test_schedule__trains_to_its_target(tmp_path: Path, preset: str, schedule: str) -> None:
     named = "group_async" if (schedule, preset) == ("async", "grpo") else schedule
     share = ["trainer.drop_share=0.34"] if schedule == "drop_last" else []
@@ -114,7 +119,71 @@ def test_schedule__trains_to_its_target(tmp_path: Path, preset: str, schedule: s
     loop = loop_of(config, tmp_path, ends=few(11))
     assert loop.train()
     assert loop.store.find_run(loop.run.spec.name).updates == 2
-    assert all(config.pace.batch_min <= size <= 24 for size in sizes(loop))
+    trained = [len(step.consumed) * config.algorithm.group_size for step in steps_of(loop)]
+    assert all(config.pace.batch_min <= size <= 24 for size in trained)
+    assert len(sizes(loop)) > 2 if named == "pipelined" else len(sizes(loop)) == 2
     lags = {item.lag for claim in rollouts_of(loop).claims for item in claim.items}
-    assert lags == {0} if named == "synchronous" else max(lags) <= 1
+    assert lags == {0} if named in ("synchronous", "pipelined") else max(lags) <= 1
     assert loop.store.conservation(loop.run.id).holds
+
+
+def test_pipelined__trains_on_parts_while_others_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three come, three are trained on; the update waits for the round, and its leases live until then."""
+    config = config_of(
+        "sao", "trainer.schedule=pipelined", "trainer.pipeline_part=3", "trainer.steps=1", "trainer.lease_s=1e-6"
+    )
+    loop = loop_of(config, tmp_path, ends=few(2))
+    added: list[int] = []
+    add, renewed = loop.team.add_part, []
+    monkeypatch.setattr(loop.team, "add_part", lambda batch, lags: (added.append(len(batch.trajectories)), add(batch, lags)))
+    renew = loop.store.renew_leases
+    loop.store.renew_leases = lambda *a: (renewed.append(len(a[2])), renew(*a[:3], 60.0))
+    claim = loop.store.claim
+    loop.store.claim = lambda *a, **named: claim(*a, **(named | {"lease_s": 60.0}))
+    assert loop.train()
+    assert added == [4, 4]
+    assert sizes(loop) == [4, 4]
+    assert renewed == [4, 4, 8, 8]  # the first part, while the others are waited for, the second part, the step
+    (step,) = steps_of(loop)
+    assert len(step.consumed) == 8
+    assert len({token for _, token in step.consumed}) == 2
+
+
+def test_pipelined__a_stop_in_a_round_gives_everything_back(tmp_path: Path) -> None:
+    config = config_of("sao", "trainer.schedule=pipelined", "trainer.pipeline_part=3")
+    loop = loop_of(config, tmp_path, ends=few(3))
+    claim = loop.store.claim
+
+    def stop_after_a_part(*arguments: object, **named: object) -> Claim:
+        if len(rollouts_of(loop).claims) == 1:
+            loop.stop.set()
+        return claim(*arguments, **named)
+
+    loop.store.claim = stop_after_a_part
+    before = dict(loop.team.policy.export())
+    loop.store._ends = lambda running: running[:3] if len(running) == 8 else []
+    assert not loop.train()
+    assert not loop.in_update
+    loop.store.release_trainer(loop.run.id, loop.start.fence)
+    places = loop.store.conservation(loop.run.id).places
+    assert (places[Place.READY], places[Place.LIVE], places[Place.LEASE]) == (3, 5, 0)
+    assert all(tensor.equal(before[name]) for name, tensor in loop.team.policy.export())
+
+
+def test_pipelined__the_last_round_may_be_short(tmp_path: Path) -> None:
+    config = config_of("sao", "trainer.schedule=pipelined", "trainer.pipeline_part=3", "trainer.steps=1")
+    loop = loop_of(config, tmp_path)
+    act, left = loop.store.act, iter([4, 1])
+
+    def end_and_close() -> None:
+        rollouts_of(loop)._ends = lambda running: running[: next(left, 0)]
+        act()
+        if len(rollouts_of(loop).claims) == 1:
+            loop.store.set_run_status(loop.run.id, "interrupted")
+            for episode in rollouts_of(loop).running:
+                loop.store.complete(episode, EpisodeEnd(0, Termination.FAILED, Outcome.INFRASTRUCTURE, error="closed"))
+            rollouts_of(loop).running.clear()
+
+    loop.store.act = end_and_close
+    assert loop.train()
+    assert len(steps_of(loop)[0].consumed) == 5
