@@ -84,3 +84,15 @@ select trajectory, task_id, graders, first_reward, newest_reward, step
 from agentrl.v_grader_disagreement
 where run = agentrl.find_run_v1('latest') and step is not null
 limit 3;
+
+-- v_versions: What became of the newest versions?
+select version, updates, status, explanation, publish_s, loaded_s from agentrl.v_versions
+where run = agentrl.find_run_v1('latest')
+order by branch desc, updates desc, version desc
+limit 3;
+
+-- v_engines: Which engine is behind?
+select engine, version, behind, behind_s, seconds, attempt, failed, last_error from agentrl.v_engines
+where run = agentrl.find_run_v1('latest')
+order by behind desc
+limit 3;
