@@ -91,4 +91,14 @@ from agentrl.v_sub_agents
 where run = agentrl.find_run_v1('latest')
 group by environment, termination
 order by sub_agents desc
+-- v_versions: What became of the newest versions?
+select version, updates, status, explanation, publish_s, loaded_s from agentrl.v_versions
+where run = agentrl.find_run_v1('latest')
+order by branch desc, updates desc, version desc
+limit 3;
+
+-- v_engines: Which engine is behind?
+select engine, version, behind, behind_s, seconds, attempt, failed, last_error from agentrl.v_engines
+where run = agentrl.find_run_v1('latest')
+order by behind desc
 limit 3;

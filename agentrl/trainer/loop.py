@@ -284,7 +284,7 @@ class TrainerLoop:
         trajectories = [t for item in taken.items for t in item.trajectories]
         rewards = [t.reward.value for t in trajectories if t.reward]
         successes = [t.reward.success for t in trajectories if t.reward and t.reward.success is not None]
-        members = [m for item in claim.items for m in _members(item)]
+        members = [m for item in taken.items for m in _members(item)]
         tokens = sum(m.n_tokens for m in members)
         grading = sum(t.reward.duration_s for t in trajectories if t.reward)
         sync, self.publisher.seconds = self.publisher.seconds, 0.0

@@ -14,6 +14,7 @@ MEASUREMENTS = {
     "layouts": "loss, gradients and weights of every layout over 2 and 4 processes against one",
     "steps": "CPU time of a train step against plain transformers with AdamW; packed against padded rows",
     "memory": "peak memory per token with and without log-probs in chunks",
+    "publication": "bytes a second of publishing weights against a copy in memory and a safetensors file",
     "saving": "seconds of a checkpoint, and the interval that keeps saving under 5 % of a run",
 }
 

@@ -6,6 +6,7 @@ Invariants, each a test of this name:
 - ``checked_before_sent``: names, shapes, numbers and the file's checksum are right before a server hears of it.
 - ``one_loader``: whoever changes a server's weights holds its lock; whoever holds it leaves the server running, or paused when
   what it holds is not what its name says.
+- ``name_and_sums``: a server whose sums are not those of its weights' name is loaded again, not resumed.
 - ``never_back``: a server that several share goes to newer versions of this run only.
 """
 
@@ -111,11 +112,16 @@ async def loader_lock(folder: Path, url: str) -> AsyncIterator[None]:
         yield
 
 
-async def holds(server: Server, names: WeightNames, version: PolicyVersion, *, shared: bool) -> bool:
-    """Whether the server needs no load: it has these weights or, if it is shared, newer ones of this run."""
+async def holds(server: Server, names: WeightNames, version: PolicyVersion, sums: Sums | None, *, shared: bool) -> bool:
+    """Whether the server needs no load: it has these weights or, if it is shared, newer ones of this run.
+
+    A name alone is not believed where ``sums`` can be compared: a server that reported others is left with the right name.
+    """
     held = await server.weight_version()
+    if held == names.name(version):
+        return sums is None or not any(differences(sums, found) for found in await server.checksums())
     number = names.version(held)
-    return held == names.name(version) or (shared and number is not None and number > version.version)
+    return shared and number is not None and number > version.version
 
 
 async def bring(
@@ -144,10 +150,11 @@ async def bring(
     async with AsyncExitStack() as stack:
         with watch.phase("lock"):
             await stack.enter_async_context(loader_lock(locks, server.url))
-        if await holds(server, names, weights.version, shared=shared):
+        sums = weights.sums(info)
+        if await holds(server, names, weights.version, sums, shared=shared):
             await server.resume()  # in case that a loader died before it could
             return None
-        swapping = Swap(server, weights.sums(info), watch)
+        swapping = Swap(server, sums, watch)
         await swap([swapping], send, name)
         raise_first([swapping.error])
         return sent

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from agentrl.engine.contract import GenerateRequest, Generation
-from agentrl.errors import EngineError, UsageError
+from agentrl.errors import EngineError, UsageError, WeightsCorrupt
 from agentrl.types import FinishReason, PolicyVersion, Sampling
 from tests.contract.engine.harness import TOKENS, MakeEngine, midway
 
@@ -185,4 +186,21 @@ async def test_metrics__count_what_went_through(make_engine: MakeEngine, make_re
     assert metrics["sampled_tokens"] == 11
     assert metrics["cached_tokens"] == second.cached_tokens
     assert metrics["queue_s"] >= 0
+    await engine.close()
+
+
+async def test_take_loads__each_attempt_once_with_its_outcome(make_engine: MakeEngine, versions: Versions) -> None:
+    engine = await make_engine()
+    await engine.load(versions(1))
+    (load,) = engine.take_loads()
+    assert (load.version, load.error) == (1, None)
+    assert all(seconds >= 0 for seconds in load.phases.values())
+    assert engine.take_loads() == []
+    gone = replace(versions(2), uri="/nowhere/model.safetensors")
+    if engine.info.name != "scripted":
+        with pytest.raises(WeightsCorrupt):
+            await engine.load(gone)
+        (failed,) = engine.take_loads()
+        assert failed.version == 2
+        assert "/nowhere" in str(failed.error)
     await engine.close()

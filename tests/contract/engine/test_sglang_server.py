@@ -17,6 +17,7 @@ from agentrl.engine.sglang.loading import read_checked
 from agentrl.engine.sglang.server import Server
 from agentrl.errors import EngineError, WeightsCorrupt
 from agentrl.model.config import ModelConfig
+from agentrl.store.loads import EngineLoad
 from agentrl.trainer.push import ServerPush
 from agentrl.types import PolicyVersion
 from agentrl.weights.files import export_weights
@@ -113,10 +114,24 @@ async def test_update_in_flight__both_versions_in_one_turn_and_sums_equal(
     if transport != "disk":
         locks, config = tmp_path / "locks", ModelConfig.read(model_dir)
         failures: list[str] = []
-        push = ServerPush([sglang.url], config, run, locks, transport, "gloo", 1, failures.append)  # type: ignore[arg-type]
+        loads: list[EngineLoad] = []
+        push = ServerPush(
+            [sglang.url],
+            config,
+            run,
+            locks,
+            transport,
+            "gloo",
+            1,
+            failures.append,
+            loads.append,  # type: ignore[arg-type]
+        )
         await asyncio.to_thread(push, lambda: versions(2), list(versions.tensors(2)))
         await asyncio.to_thread(push.close)
         assert failures == []
+        (load,) = loads
+        assert (load.engine, load.version, load.transport, load.error) == (sglang.url, 2, transport, None)
+        assert {"pause", "transfer", "verify", "resume"} <= load.phases.keys()
     await engine.load(versions(2))
     assert engine.metrics()["loads"] == (2 if transport == "disk" else 1)
     await slow_down(sglang, None)
@@ -125,6 +140,40 @@ async def test_update_in_flight__both_versions_in_one_turn_and_sums_equal(
     assert largest_gap(prompt, generation, reference) < TOLERANCE
     assert await sums_on(sglang) == await expected(sglang, model_dir, versions(2))
     assert (await engine.generate(make_request("after", prompt, n=5))).versions.tolist() == [2] * 5
+    await engine.close()
+
+
+@pytest.mark.parametrize("transport", ["tensor", "distributed"])
+async def test_only_on_its_base__a_push_of_what_changed_leaves_the_whole_right(
+    sglang: SGLang, model_dir: Path, versions: Versions, make_request: MakeRequest, tmp_path: Path, transport: str
+) -> None:
+    run = f"changed-{transport}-{tmp_path.name}"
+    engine = await connect(sglang.url, model_dir, tmp_path, run=run, route="tensor")
+    config, failures, loads = ModelConfig.read(model_dir), [], []  # type: ignore[var-annotated]
+    push = ServerPush(
+        [sglang.url],
+        config,
+        run,
+        tmp_path / "locks",
+        transport,
+        "gloo",
+        1,
+        failures.append,
+        loads.append,  # type: ignore[arg-type]
+    )
+    tensors = dict(versions.tensors(6))
+    for number in (6, 7, 8):
+        tensors["model.norm.weight"] = tensors["model.norm.weight"] + 0.25
+        file = export_weights(tensors.items(), tmp_path / f"v{number}")
+        version = PolicyVersion(number, None, number, file.uri, file.checksum, "published")
+        await asyncio.to_thread(push, lambda version=version: version, list(tensors.items()))  # type: ignore[misc]
+        assert await sums_on(sglang) == await expected(sglang, model_dir, version)
+    await asyncio.to_thread(push.close)
+    assert failures == []
+    assert [load.bytes for load in loads][-1] == tensors["model.norm.weight"].nbytes
+    await engine.load(version)
+    assert (await engine.generate(make_request("s", [10, 11, 12], n=4))).versions.tolist() == [8] * 4
+    assert engine.take_loads() == [], "nothing was left for the worker to send"
     await engine.close()
 
 

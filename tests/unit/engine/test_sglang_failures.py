@@ -252,15 +252,28 @@ async def test_rolled_back_by_a_stale_trainer__the_newest_is_loaded_again(case: 
     await eventually(lambda: case.server("a").name == WeightNames("r").name(case.version(2)))
 
 
+def wrong_sums(reply: Any) -> Any:
+    return {"ranks": [{"checksums": {"model.norm.weight": "0"}}]}
+
+
 async def test_other_sums_after_a_load__the_server_stays_paused_until_they_are_right(case: Case) -> None:
     engine = await case.engine("a")
     await engine.load(case.version(1))
     server = case.server("a")
-    server.faults["/weights_checker"] = [lambda reply: {"ranks": [{"checksums": {"model.norm.weight": "0"}}]}]
+    server.faults["/weights_checker"] = [wrong_sums]
     await engine.load(case.version(2))
     assert engine.metrics()["servers_lost"] == 1
     assert any("another sum" in line for line in case.said)
     assert set((await engine.generate(turn())).versions.tolist()) == {2}
+
+
+async def test_name_and_sums__a_server_with_other_weights_under_the_name_is_loaded_again(case: Case) -> None:
+    engine = await case.engine("a")
+    server = case.server("a")
+    server.faults["/weights_checker"] = [wrong_sums, wrong_sums]
+    await engine.load(case.version(1))
+    assert server.calls.count("/update_weights_from_disk") == 2
+    assert len((await engine.generate(turn())).token_ids) == 20
 
 
 async def test_refused_load__the_old_weights_serve_until_it_works(case: Case) -> None:
@@ -270,6 +283,34 @@ async def test_refused_load__the_old_weights_serve_until_it_works(case: Case) ->
     case.server("a").faults["/update_weights_from_disk"] = [lambda reply: refusal]
     await engine.load(case.version(2))
     assert any("refused the weights" in line and "no such folder" in line for line in case.said)
+
+
+async def test_loads__one_for_each_server_that_was_sent_something(case: Case) -> None:
+    engine = await case.engine("a", "b")
+    await eventually(lambda: engine.metrics()["servers_up"] == 2)
+    await engine.load(case.version(1))
+    case.server("a").faults["/weights_checker"] = [wrong_sums, wrong_sums]
+    await engine.load(case.version(2))
+    await eventually(lambda: engine.metrics()["servers_up"] == 2)
+    loads = engine.take_loads()
+    assert sorted((load.version, load.engine, load.error is None) for load in loads) == [
+        (1, "http://a", True), (1, "http://b", True), (2, "http://a", False), (2, "http://a", True), (2, "http://b", True),
+    ]  # fmt: skip
+    first = loads[0]
+    assert list(first.phases) == ["checksum", "read", "check", "lock", "pause", "transfer", "verify", "resume"]
+    assert (first.transport, first.bytes) == ("disk", sum(t.nbytes for t in case.server("a").tensors.values()))
+    assert engine.take_loads() == []
+
+
+async def test_loads__a_damaged_file_is_one_that_failed(case: Case) -> None:
+    engine = await case.engine("a")
+    version = case.version(1)
+    Path(version.uri).unlink()
+    with pytest.raises(WeightsCorrupt):
+        await engine.load(version)
+    (load,) = engine.take_loads()
+    assert (load.engine, load.version) == ("", 1)
+    assert "can't read" in str(load.error)
 
 
 async def test_checked_before_sent__a_damaged_file_touches_no_server(case: Case) -> None:

@@ -11,10 +11,12 @@ from typing import Any
 import pytest
 
 from agentrl.engine.scripted import ScriptedEngine
+from agentrl.errors import WeightsCorrupt
 from agentrl.monitor.log import ProcessLog
 from agentrl.rollout.upkeep import Freshness
 from agentrl.rollout.worker import RolloutWorker
 from agentrl.store.contract import RunSpec
+from agentrl.store.loads import EngineLoad
 from agentrl.store.memory import MemoryStore
 from agentrl.types import Lineage, PolicyVersion, Sampling
 
@@ -72,6 +74,38 @@ async def test_push_trusted__an_engine_that_went_back_is_reloaded(case: Case) ->
     await eventually(lambda: case.engine.version == newest)
     await case.engine.load(base)
     await eventually(lambda: case.engine.version == newest)
+
+
+async def test_told__each_load_is_a_row_under_the_workers_name(case: Case) -> None:
+    rows = case.store._run(case.run.id).loads
+    await eventually(lambda: len(rows) == 1)
+    newest = case.publish().version
+    await eventually(lambda: len(rows) == 2)
+    assert [(load.engine, load.version, load.error, load.pinned) for _, load in rows] == [
+        ("W0", 0, None, False), ("W0", newest, None, False),
+    ]  # fmt: skip
+
+
+async def test_told__a_load_that_failed_is_a_row_too_and_a_newer_version_is_tried(
+    case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file may have been removed between the question for the newest version and the load."""
+    load = case.engine.load
+    newer: list[int] = []
+
+    async def removed(version: PolicyVersion) -> None:
+        if not newer:
+            newer.append(case.publish().version)
+            case.engine._loads.add(EngineLoad("", version.version, error="no such file"))
+            raise WeightsCorrupt("no such file")
+        await load(version)
+
+    monkeypatch.setattr(case.engine, "load", removed)
+    gone = case.publish().version
+    await eventually(lambda: bool(newer) and case.engine.version == newer[0])
+    rows = case.store._run(case.run.id).loads
+    await eventually(lambda: rows[-1][1].version == newer[0])
+    assert [(row.version, row.error) for _, row in rows[1:]] == [(gone, "no such file"), (newer[0], None)]
 
 
 def named(version: int, updates: int) -> PolicyVersion:

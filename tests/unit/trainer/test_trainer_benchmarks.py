@@ -20,3 +20,10 @@ def test_steps_and_saving__print_their_rows(capsys: pytest.CaptureFixture[str]) 
     printed = capsys.readouterr().out
     for measured in ("transformers + AdamW", "the same, packed", "a checkpoint of the default policy"):
         assert measured in printed
+
+
+def test_publication__is_compared_with_a_copy_and_a_file(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["publication", "--quick"])
+    printed = capsys.readouterr().out
+    for measured in ("copy in memory", "safetensors file", "of it: checksum", "of it: verify", "an engine reads"):
+        assert measured in printed
