@@ -91,6 +91,8 @@ from agentrl.v_sub_agents
 where run = agentrl.find_run_v1('latest')
 group by environment, termination
 order by sub_agents desc
+limit 3;
+
 -- v_versions: What became of the newest versions?
 select version, updates, status, explanation, publish_s, loaded_s from agentrl.v_versions
 where run = agentrl.find_run_v1('latest')
