@@ -75,6 +75,7 @@ def create_run(plan: Plan, store: TrajectoryStore) -> RunRow:
         config_hash=plan.resolved.hash,
         seed=config.seed,
         lag_bound=config.staleness.bound,
+        staleness_mode=config.staleness.mode,
         batch_min=config.trainer.batch,
         batch_max=config.trainer.batch,
         group_size=config.algorithm.group_size,

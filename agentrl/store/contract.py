@@ -81,6 +81,9 @@ class RunSpec:
     """Whether an episode that lost its worker is continued from its last stored turn instead of starting again."""
     origins: Sequence[Origin] = (Origin.SIMULATED, Origin.RECORDED)
     """Origins whose trajectories it opens and takes for training; live traffic is only trained on where it is named."""
+    staleness_mode: Literal["trajectory", "segment_mask"] = "trajectory"
+    """trajectory: the lag bound holds for the oldest token of each. segment_mask: for its newest one; the trainer leaves
+    action tokens over the bound out of the loss and says so in `StepCommit.masked`. Needs a bound."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +164,7 @@ class TrainerStart:
 
 @dataclass(frozen=True, slots=True)
 class ClaimedItem:
-    """A leased item: one trajectory, or a whole group."""
+    """A leased item: one trajectory, or a whole group. ``lag`` is that of its oldest token that is within the bound."""
 
     item: UUID
     token: int
@@ -228,6 +231,15 @@ class Trained:
 
 
 @dataclass(frozen=True, slots=True)
+class Masked:
+    """What a step left out of the loss of one trajectory: its ``tokens`` action tokens of ``versions``, all over the bound."""
+
+    trajectory: UUID
+    versions: Sequence[int]
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
 class StepCommit:
     """A step and its ledger. consumed + dropped + released must equal what was claimed, by (item, token)."""
 
@@ -243,6 +255,8 @@ class StepCommit:
     dropped: Sequence[tuple[UUID, int, DropReason]] = ()
     released: Sequence[tuple[UUID, int]] = ()
     trained: Sequence[Trained] = ()
+    masked: Sequence[Masked] = ()
+    """Only of consumed trajectories, and only in a run whose mode is segment_mask."""
 
 
 @dataclass(frozen=True, slots=True)

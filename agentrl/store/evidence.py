@@ -29,7 +29,8 @@ _TASKS = """
 """
 _STEPS = "select step, branch from agentrl.step where run = %s and abandoned_by is null order by step"
 _CONSUMED = """
-  select c.trajectory, c.start_version, w.value, d.logprobs, d."values", d.advantages, d.returns
+  select c.trajectory, c.start_version, w.value, d.logprobs, d."values", d.advantages, d.returns,
+         coalesce(c.masked_versions, '{}')
   from agentrl.consumed c
   join agentrl.trained d on d.run = c.run and d.trajectory = c.trajectory and d.branch = c.branch and d.step = c.step
   left join agentrl.reward w on w.id = d.reward_id
@@ -48,6 +49,8 @@ class StepEvidence:
     start_versions: Sequence[int]
     verdicts: Sequence[float | None]
     trained: Sequence[Trained]
+    masked_versions: Sequence[Sequence[int]]
+    """Per trajectory, the versions whose tokens were left out of the loss."""
 
 
 def ended_trajectories(store: PostgresConnection, run: int, limit: int | None) -> list[tuple[UUID, int]]:
@@ -72,9 +75,10 @@ def step_evidence(store: PostgresConnection, run: int, step: int, branch: int) -
     rows = store.rows(_CONSUMED, (run, branch, step))
     trained = [
         Trained(trajectory, _array(logprobs), _optional(values), _array(advantages), _optional(returns))
-        for trajectory, _, _, logprobs, values, advantages, returns in rows
+        for trajectory, _, _, logprobs, values, advantages, returns, _ in rows
     ]
-    return StepEvidence(step, n_trajectories, [row[1] for row in rows], [row[2] for row in rows], trained)
+    starts, verdicts, masked = ([row[i] for row in rows] for i in (1, 2, 7))
+    return StepEvidence(step, n_trajectories, starts, verdicts, trained, masked)
 
 
 def _array(raw: bytes) -> np.ndarray:

@@ -70,6 +70,7 @@ class MemoryStore(MemoryTrainer, MemoryGrading):
                 not sizes_fit
                 or not 0 < spec.batch_min <= spec.batch_max
                 or (spec.lag_bound == 0 and spec.batch_min < spec.batch_max)
+                or (spec.staleness_mode == "segment_mask" and spec.lag_bound is None)
             ):
                 raise UsageError(f"The settings of run {spec.name!r} contradict each other")
             r = Run(len(self._runs) + 1, spec, {s: list(t) for s, t in tasks.items()})

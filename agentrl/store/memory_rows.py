@@ -16,7 +16,7 @@ from uuid import UUID
 
 from agentrl.errors import Fenced, UnknownVersion, UsageError
 from agentrl.staleness import lag, oldest_update
-from agentrl.store.contract import Change, Checkpoint, Evaluation, RunSpec, StepCommit, StepResult
+from agentrl.store.contract import Change, Checkpoint, Evaluation, Masked, RunSpec, StepCommit, StepResult
 from agentrl.types import (
     DropReason,
     EpisodeEnd,
@@ -79,6 +79,8 @@ class Episode:
     drop: Drop | None = None
     rewards: list[Reward] = field(default_factory=list)
     job: Job | None = None
+    masked: Masked | None = None
+    """What its last step left out of the loss."""
     parked: int | None = None
     """Its place among those left to other workers."""
 
@@ -212,7 +214,16 @@ class Run:
             self.effective[v.version] = oldest_update(v.updates, 0 if meet is None else self.versions[meet].updates)
 
     def oldest(self, episodes: Iterable[Episode]) -> int:
-        return min(self.effective[v] for e in episodes for v in e.versions)
+        """What the lag bound is counted from: each trajectory's oldest token, or its newest where older ones are masked."""
+        counted = max if self.spec.staleness_mode == "segment_mask" else min
+        return min(counted(self.effective[v] for v in e.versions) for e in episodes)
+
+    def item_lag(self, item: Item) -> int:
+        """Of the oldest token that is in the loss."""
+        if self.spec.staleness_mode == "trajectory" or item.imported:
+            return self.head.updates - item.oldest_update
+        lags = (self.lag_of(v) for e in item.episodes for v in e.versions)
+        return max(lag for lag in lags if lag <= (self.spec.lag_bound or 0))
 
     def lag_of(self, version: int) -> int:
         return lag(self.head.updates, self.effective[version])

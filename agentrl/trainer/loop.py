@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import math
 import time
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event
@@ -26,7 +26,7 @@ from agentrl.config.algorithm import AlgorithmConfig
 from agentrl.config.run import RunConfig
 from agentrl.errors import RunFailed
 from agentrl.monitor.log import ProcessLog
-from agentrl.store.contract import Change, Claim, ClaimedItem, RunRow, StepCommit, TrainerStart, TrajectoryStore
+from agentrl.store.contract import Change, Claim, ClaimedItem, Masked, RunRow, StepCommit, TrainerStart, TrajectoryStore
 from agentrl.trainer.baselines import uniform_group_ids
 from agentrl.trainer.batch import Batch, build_batch
 from agentrl.trainer.checkpointing import Saving, affordable_interval
@@ -35,6 +35,7 @@ from agentrl.trainer.credit import left_out
 from agentrl.trainer.gate import check_batch
 from agentrl.trainer.lags import TokenLags
 from agentrl.trainer.publish import Publisher
+from agentrl.trainer.stale_tokens import mask_stale
 from agentrl.trainer.team import Team
 from agentrl.trainer.update import UpdateResult
 from agentrl.types import DropReason, PolicyVersion, StoredTrajectory
@@ -131,6 +132,7 @@ class TrainerLoop:
     def _train_on(self, claim: Claim, waited: float) -> None:
         began = time.monotonic()
         algorithm, trainer = self.config.algorithm, self.config.trainer
+        claim, masked = self._mask_stale(claim)
         batch, consumed, dropped = _sort_items(claim.items, self.team.max_context, algorithm)
         if not self._gate_passed:
             gap = check_batch(claim.items, batch, self.team, trainer.layout.precision)
@@ -145,6 +147,9 @@ class TrainerLoop:
         )
         trained_s = time.monotonic() - began
         metrics = self._metrics(claim, dropped, result, waited, trained_s)
+        masked_here = [masked[t.id] for t in batch.trajectories if t.id in masked]
+        if self.config.staleness.mode == "segment_mask":
+            metrics["stale_masked"] = sum(m.tokens for m in masked_here) / max(1, batch.n_actions)
         committed = self.store.commit_step(
             self.run.id,
             self.start.fence,
@@ -158,6 +163,7 @@ class TrainerLoop:
                 consumed=consumed,
                 dropped=dropped,
                 trained=result.trained,
+                masked=masked_here,
             ),
         )
         self.in_update = False
@@ -166,12 +172,21 @@ class TrainerLoop:
             self.version = self.publisher.publish(self.team.weights(), parent=self.version.version, updates=self._updates)
         self._after_step(claim, metrics)
 
+    def _mask_stale(self, claim: Claim) -> tuple[Claim, Mapping[UUID, Masked]]:
+        staleness = self.config.staleness
+        if staleness.mode == "trajectory" or staleness.bound is None:
+            return claim, {}
+        return mask_stale(claim, lambda version: self._lags.of_version(version, self.version), staleness.bound)
+
     def _token_lags(self, claim: Claim, batch: Batch) -> list[Tensor]:
         versions = {t.id: t.token_version for t in batch.trajectories}
         lags: dict[UUID, Tensor] = {}
         for item in claim.items:
             ids = [t.id for t in item.trajectories if t.id in versions]
-            lags |= zip(ids, self._lags.of_item([versions[i] for i in ids], item.lag, self.version), strict=True)
+            of_item = self._lags.of_item(
+                [versions[i] for i in ids], item.lag, self.version, masked=self.config.staleness.mode == "segment_mask"
+            )
+            lags |= zip(ids, of_item, strict=True)
         return [lags[t.id] for t in batch.trajectories]
 
     def _after_step(self, claim: Claim, metrics: dict[str, Any]) -> None:

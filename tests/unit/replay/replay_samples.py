@@ -160,7 +160,7 @@ class World:
             for t, v, a, r in zip(batch.trajectories, values, credit.advantages, credit.returns, strict=True)
         ]
         verdicts = [s.reward.value if s.reward else None for s in trajectories]
-        return StepEvidence(1, len(trained), [0] * len(trained), verdicts, trained)
+        return StepEvidence(1, len(trained), [0] * len(trained), verdicts, trained, [()] * len(trained))
 
 
 def _blank(segment: Segment) -> Segment:

@@ -34,6 +34,14 @@ def upgrade() -> None:
         " add column if not exists origins text[] not null default '{simulated,recorded}'"
     )
     op.execute("alter table agentrl.live add column if not exists parked_at timestamptz")
+    op.execute(
+        "alter table agentrl.run add column if not exists staleness_mode text not null default 'trajectory'"
+        " check (staleness_mode = 'trajectory' or staleness_mode = 'segment_mask' and lag_bound is not null)"
+    )
+    op.execute(
+        "alter table agentrl.consumed add column if not exists masked_versions bigint[],"
+        " add column if not exists masked_tokens bigint not null default 0 check (masked_tokens >= 0)"
+    )
     op.execute("alter table agentrl.engine_version add column if not exists load_s double precision check (load_s >= 0)")
     op.execute("alter table agentrl.event drop constraint event_is_a_legal_move")
     op.execute(_MOVES)

@@ -65,7 +65,8 @@ begin
                                                 h.updates - l.oldest_update, r.lag_bound, r.name));
       end if;
       insert into agentrl.consumed (run, branch, step, item, trajectory, start_version, token, oldest_update, lag, source)
-      select run_, r.branch, step_, l.item, m.id, m.start_version, l.token, l.oldest_update, h.updates - l.oldest_update, l.source
+      select run_, r.branch, step_, l.item, m.id, m.start_version, l.token, l.oldest_update,
+             agentrl.item_lag_v1(r, h.updates, l.oldest_update, l.trajectories, l.start_versions, l.source), l.source
       from unnest(l.trajectories, l.start_versions) m (id, start_version);
       insert into agentrl.event (run, trajectory, from_place, to_place, fence, actor, why)
       select run_, t, 'lease', 'consumed', fence_, r.trainer_owner, format('step %s', step_) from unnest(l.trajectories) t;
@@ -91,5 +92,18 @@ begin
   from agentrl.consumed c where c.run = run_ and c.branch = branch_ and c.step = step_ and c.trajectory = trajectory_;
   if not found then
     perform agentrl.fail_v1('AR006', format('trained.trajectory: %s was not consumed by step %s', trajectory_, step_));
+  end if;
+end $$;
+
+-- Stores which tokens of a trajectory a step left out of the loss because they were out of range.
+create or replace function agentrl.add_masked_v1(
+  run_ bigint, branch_ bigint, step_ bigint, trajectory_ uuid, versions_ bigint[], tokens_ bigint) returns void language plpgsql as $$
+begin
+  update agentrl.consumed c set masked_versions = versions_, masked_tokens = tokens_
+  from agentrl.run r
+  where r.id = c.run and r.staleness_mode = 'segment_mask' and c.run = run_ and c.branch = branch_ and c.step = step_
+    and c.trajectory = trajectory_;
+  if not found then
+    perform agentrl.fail_v1('AR006', format('masked.trajectory: %s was not consumed by step %s of a run that masks', trajectory_, step_));
   end if;
 end $$;
