@@ -14,7 +14,8 @@ from agentrl.types import Opened
 
 
 def masking(world: World, **spec: Any) -> Bench:
-    return world.bench(**({"lag_bound": 1, "staleness_mode": "segment_mask", "batch_min": 1, "batch_max": 1} | spec))
+    settings: dict[str, Any] = {"lag_bound": 1, "staleness_mode": "segment_mask", "batch_min": 1, "batch_max": 1}
+    return world.bench(**(settings | spec))
 
 
 def acted(bench: Bench, episode: Opened, *versions: int) -> None:

@@ -71,7 +71,8 @@ def test_ledger_truth__by_trajectory_version_and_tokens() -> None:
     assert found.items[1].trajectories[0] is fresh
     again = mask_versions(long, masked[long.id].versions)
     for one, other in zip(again.segments, found.items[0].trajectories[0].segments, strict=True):
-        assert np.array_equal(one.loss_mask, other.loss_mask) if one.loss_mask is not None else other.loss_mask is None
+        assert (one.loss_mask is None) == (other.loss_mask is None)
+        assert one.loss_mask is None or other.loss_mask is None or np.array_equal(one.loss_mask, other.loss_mask)
 
 
 def test_a_token_that_something_else_masked__stays_out() -> None:

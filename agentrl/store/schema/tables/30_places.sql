@@ -68,7 +68,7 @@ create table agentrl.ready (
   start_versions bigint[] not null,                         -- Partition keys of the trajectories.
   n_traj bigint not null check (n_traj = cardinality(trajectories)), -- Number of trajectories.
   n_tokens bigint not null,                                 -- Tokens of all trajectories.
-  oldest_update bigint not null,                            -- updates(head) minus this is what the lag bound limits; may be negative on a dead branch.
+  oldest_update bigint not null,                            -- What the lag bound limits is updates(head) minus this; may be negative on a dead branch.
   attempts bigint not null default 0,                       -- Claims that ended with a dead trainer.
   oldest_start timestamptz not null,                        -- When its first trajectory was opened; age counts from here.
   at timestamptz not null default clock_timestamp(),        -- When it arrived.
@@ -88,7 +88,7 @@ create table agentrl.lease (
   start_versions bigint[] not null,                         -- Partition keys of the trajectories.
   n_traj bigint not null,                                   -- Number of trajectories.
   n_tokens bigint not null,                                 -- Tokens of all trajectories.
-  oldest_update bigint not null,                            -- updates(head) minus this is what the lag bound limits.
+  oldest_update bigint not null,                            -- What the lag bound limits is updates(head) minus this.
   attempts bigint not null,                                 -- Claims that ended with a dead trainer before this one.
   in_update boolean not null default false,                 -- Renewed for the optimizer step: a trainer that dies from here on is charged.
   oldest_start timestamptz not null,                        -- When its first trajectory was opened.
