@@ -26,6 +26,13 @@ alter table agentrl.event add constraint event_is_a_legal_move check (coalesce(f
 """
 
 
+_TERMINATIONS = """
+alter table agentrl.trajectory drop constraint trajectory_termination_check, add constraint trajectory_termination_check
+  check (termination in ('terminated', 'truncated_turn_tokens', 'truncated_tokens', 'truncated_context', 'truncated_turns',
+                         'truncated_time', 'truncated_turn_time', 'aborted', 'failed'))
+"""
+
+
 def upgrade() -> None:
     """Add an index, no longer ask for a hash of each turn; replace the code, keeping what the releases before call."""
     op.execute("alter table agentrl.segment alter body_hash drop not null")
@@ -43,6 +50,7 @@ def upgrade() -> None:
         " add column if not exists masked_tokens bigint not null default 0 check (masked_tokens >= 0)"
     )
     op.execute("alter table agentrl.engine_version add column if not exists load_s double precision check (load_s >= 0)")
+    op.execute(_TERMINATIONS)
     op.execute("alter table agentrl.event drop constraint event_is_a_legal_move")
     op.execute(_MOVES)
     op.execute("create index on agentrl.ready (run, oldest_update, at, item)")
