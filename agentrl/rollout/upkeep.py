@@ -4,6 +4,7 @@ Invariants
 - freshness: the engine holds the newest version that is not failed, or one less than ``refresh_every`` updates older, soon
   after its row is there, and never misses one for longer than ``poll_s``.
 - never_starved: whoever holds weights too old for anything to be admitted loads the newest ones, whatever the interval.
+- doomed_are_stopped: an episode that no claim would take any more is dropped and stopped soon after the step that doomed it.
 - leases_alive: live rows are renewed every third of the lease; who lost a row is told at once.
 """
 
@@ -80,3 +81,17 @@ async def keep_leases(
         if fences:
             for trajectory in await asyncio.to_thread(store.renew_episodes, worker, fences):
                 lost(trajectory)
+
+
+async def drop_stale(
+    store: TrajectoryStore, run: RunRow, worker: str, moved: asyncio.Event, dropped: Callable[[UUID], None]
+) -> None:
+    """Drop running episodes of ``worker`` that fell out of range, for ever; ``dropped`` is told of each.
+
+    Looks when a step or version came (``moved``), and as often as leases are renewed.
+    """
+    while True:
+        await wait_for(moved, run.spec.lease_s / 3)
+        moved.clear()
+        for trajectory in await asyncio.to_thread(store.drop_stale, run.id, worker):
+            dropped(trajectory)

@@ -362,6 +362,14 @@ class TrajectoryStore(Protocol):
         """
         ...
 
+    def drop_stale(self, run: int, worker: str) -> set[UUID]:
+        """Drop the worker's running episodes whose oldest token is over the lag bound already, as stale; returns them.
+
+        Whatever they go on to sample, no claim would take them. Their seats start again, within max_attempts. Empty where older
+        tokens are masked, or nothing bounds the lag. The same happens, for all workers and for what waits, when reaping.
+        """
+        ...
+
     def renew_episodes(self, worker: str, episodes: Mapping[UUID, int]) -> set[UUID]:
         """Renew live rows (trajectory -> fence); returns those that are no longer the worker's."""
         ...

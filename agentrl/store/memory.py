@@ -300,6 +300,10 @@ class MemoryStore(MemoryTrainer, MemoryGrading):
             e.place = Place.GRADED
             self._settle_group(r, r.groups[e.opened.group])
 
+    def drop_stale(self, run: int, worker: str) -> set[UUID]:
+        with self._lock:
+            return self._reap_stale(self._run(run), worker)
+
     def renew_episodes(self, worker: str, episodes: Mapping[UUID, int]) -> set[UUID]:
         with self._lock:
             lost = set()

@@ -363,6 +363,7 @@ class MemoryRows:
         for e in list(r.episodes.values()):
             if e.place in waiting and e.opened.purpose is Purpose.TRAIN and e.started_at + max_age < now:
                 self._too_old(r, e)
+        self._reap_stale(r)
         deadline = float("inf") if r.spec.group_deadline_s is None else r.spec.group_deadline_s
         for g in [g for g in r.groups.values() if g.open and g.created_at + deadline < now]:
             self._give_up_group(r, g, "still open after the deadline")
@@ -375,6 +376,20 @@ class MemoryRows:
             elif not item.imported and min(e.started_at for e in item.episodes) + max_age < now:
                 del r.ready[item.id]
                 self._drop_item(r, item, DropReason.TOO_OLD, "older than max_age")
+
+    def _reap_stale(self, r: Run, worker: str | None = None) -> set[UUID]:
+        """What can't be claimed any more: a worker's running episodes, or of all also those that wait."""
+        if r.spec.lag_bound is None or r.spec.staleness_mode != "trajectory":
+            return set()
+        places = (Place.LIVE,) if worker is not None else (Place.LIVE, Place.GRADE_JOB, Place.GRADED)
+        candidates = [e for place in places for e in r.at(place) if e.versions and worker in (None, e.worker)]
+        gone = set()
+        for e in sorted(candidates, key=lambda e: e.opened.fence):
+            lag = r.head.updates - r.oldest([e])
+            if e.place in places and lag > r.spec.lag_bound:
+                self._end_seat(r, e, DropReason.STALE, f"lag {lag} exceeds the bound", charged=True, retryable=True)
+                gone.add(e.opened.trajectory)
+        return gone
 
     def _is_resumable(self, r: Run, e: Episode) -> bool:
         return r.spec.resume_partial and e.opened.purpose is Purpose.TRAIN and bool(e.segments)

@@ -1,6 +1,6 @@
 """Moves of the rollout workers and of the reward worker: open, load weights, write, complete, grade.
 
-SQL: `open_v1`, `write_segment_v2`, `complete_v1`, `renew_v1` (a stall is the lack of it), `record_load_v1`.
+SQL: `open_v1`, `write_segment_v2`, `complete_v1`, `renew_v1` (a stall is the lack of it), `record_load_v2`.
 """
 
 from __future__ import annotations
