@@ -84,6 +84,8 @@ class Termination(StrEnum):
     """The turn budget ran out."""
     TRUNCATED_TIME = "truncated_time"
     """The wall-clock budget ran out."""
+    TRUNCATED_TURN_TIME = "truncated_turn_time"
+    """A turn, its tool calls included, took longer than its own wall-clock budget."""
     ABORTED = "aborted"
     """Cancelled from outside: shutdown, eviction."""
     FAILED = "failed"

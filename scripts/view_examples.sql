@@ -26,7 +26,7 @@ order by trajectories desc
 limit 3;
 
 -- v_staleness: In which steps was the data oldest?
-select step, trajectories, mean_lag, p95_lag, max_lag, lag_bound from agentrl.v_staleness
+select step, trajectories, mean_lag, p95_lag, max_lag, lag_bound, masked_tokens from agentrl.v_staleness
 where run = agentrl.find_run_v1('latest')
 order by mean_lag desc, step
 limit 3;

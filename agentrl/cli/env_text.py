@@ -10,7 +10,8 @@ from agentrl.environment.boxes import specs_of
 from agentrl.environment.options import option_lines
 
 BUDGETS = (
-    "max_turns", "max_turn_tokens", "max_tokens", "max_seconds", "tool_timeout_s", "grade_timeout_s", "max_result_chars",
+    "max_turns", "max_turn_tokens", "max_tokens", "max_seconds", "max_turn_seconds", "tool_timeout_s", "grade_timeout_s",
+    "max_result_chars",
 )  # fmt: skip
 
 

@@ -179,6 +179,9 @@ class StalenessSettings(Section):
     """Sync strength: 0 strictly synchronous, 1 unbounded."""
     lag: int | None = Field(None, ge=0, le=MOST)
     """Lag bound in policy updates; None derives it from eta."""
+    mode: Literal["trajectory", "segment_mask"] = "trajectory"
+    """trajectory: what has one token over the bound is dropped. segment_mask: such tokens are left out of the loss, and a
+    trajectory is dropped when all of its tokens are over the bound."""
     max_age_s: float | None = Field(None, gt=0)
     """Age at which a trajectory that was not claimed is dropped as too_old; None: never."""
     group_deadline_s: float | None = Field(None, gt=0)
@@ -189,6 +192,11 @@ class StalenessSettings(Section):
 
     @model_validator(mode="after")
     def _fresh_enough(self) -> Self:
+        if self.mode == "segment_mask" and self.bound is None:
+            raise ValueError(
+                f"staleness.mode=segment_mask leaves out tokens over the lag bound, but staleness.eta={self.eta:g} sets none: "
+                "set staleness.lag, or a smaller eta"
+            )
         if self.bound is not None and self.bound < self.refresh_every - 1:
             raise ValueError(
                 f"staleness.refresh_every ({self.refresh_every}) lets workers act on weights that are {self.refresh_every - 1} "
@@ -303,6 +311,12 @@ class RunConfig(Section):
             raise ValueError("trainer.long_tokens and trainer.long_share belong together: set both or neither")
         if self.staleness.group_deadline_s is not None and group == 1:
             raise ValueError("staleness.group_deadline_s needs groups: algorithm.group_size is 1")
+        ratio = "loss=gspo" if self.algorithm.loss == "gspo" else f"sequence_gate={self.algorithm.sequence_gate}"
+        if self.staleness.mode == "segment_mask" and ratio != "sequence_gate=none":
+            raise ValueError(
+                f"algorithm.{ratio} weighs a trajectory by all of its tokens, and staleness.mode=segment_mask leaves some out: "
+                "use staleness.mode=trajectory, or another loss without a gate"
+            )
         if self.evaluation.split == "train":
             raise ValueError("evaluation.split can't be 'train': its tasks are trained on")
         if self.model.hidden % self.model.heads or self.model.heads % self.model.kv_heads:

@@ -62,6 +62,9 @@ class Environment:
     """Tokens of the whole trajectory, prompt and observations included."""
     max_seconds: float = 600.0
     """Wall clock of an episode, grading excluded. An episode that ran out of it is never graded: the machine was slow."""
+    max_turn_seconds: float | None = None
+    """Wall clock of a turn, from the request to the engine to the results of its calls; None: only ``max_seconds``. The engine
+    is told to stop when it is over, calls end by their own limit; such an episode ends there and is never graded either."""
     tool_timeout_s: float = 30.0
     """Of one tool call. Waiting for a sandbox does not count, here and below."""
     grade_timeout_s: float = 60.0

@@ -31,7 +31,7 @@ def is_gradable(environment: Environment, termination: Termination) -> bool:
 
     Never one that ran out of time: a slow machine would become a low reward.
     """
-    if termination is Termination.TRUNCATED_TIME:
+    if termination in (Termination.TRUNCATED_TIME, Termination.TRUNCATED_TURN_TIME):
         return False
     return termination is Termination.TERMINATED or (termination.is_truncated() and environment.grades_truncated)
 

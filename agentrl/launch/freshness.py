@@ -22,11 +22,15 @@ def _bound(config: RunConfig) -> str:
     if pace.under_way is None:
         return f"unbounded lag; at most {config.rollout.concurrency * max(1, config.rollout.workers)} episodes run at once"
     if bound == 0:
-        return "strictly synchronous: nothing is generated while the trainer works on its batch"
+        return "strictly synchronous: nothing is generated while the trainer works on its batch" + (
+            "; older tokens of a trajectory are left out of the loss" if config.staleness.mode == "segment_mask" else ""
+        )
     parts = [
         "unbounded lag" if bound is None else f"lag of at most {bound} policy updates",
         f"at most {pace.under_way} episodes between start and training",
     ]
+    if config.staleness.mode == "segment_mask":
+        parts.append("older tokens of a trajectory are left out of the loss")
     every = config.staleness.refresh_every
     if every > 1:
         parts.append(f"workers load every {every}. policy version")

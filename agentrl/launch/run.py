@@ -78,6 +78,7 @@ def create_run(plan: Plan, store: TrajectoryStore) -> RunRow:
         batch_min=pace.batch_min,
         batch_max=pace.batch_max,
         ahead=pace.ahead,
+        staleness_mode=config.staleness.mode,
         group_size=config.algorithm.group_size,
         target_steps=config.trainer.steps,
         max_running=config.rollout.concurrency * max(1, config.rollout.workers),

@@ -18,6 +18,7 @@ from agentrl.store.evidence import StepEvidence
 from agentrl.tokens.audit import drift
 from agentrl.trainer.batch import BatchTrajectory, build_batch
 from agentrl.trainer.credit import Values, assign_credit, bootstraps
+from agentrl.trainer.stale_tokens import mask_versions
 from agentrl.types import StoredTrajectory
 
 TOLERANCE = 1e-4
@@ -30,7 +31,10 @@ def check_step(stored: Sequence[StoredTrajectory], evidence: StepEvidence, setti
     Trajectories whose credit bootstraps are left out (the value after their end is not stored), and groups of which rows are
     gone. `TokenDrift` names the first action token whose advantage differs.
     """
-    graded = [_with_verdict(s, verdict) for s, verdict in zip(stored, evidence.verdicts, strict=True)]
+    graded = [
+        mask_versions(_with_verdict(s, verdict), masked)
+        for s, verdict, masked in zip(stored, evidence.verdicts, evidence.masked_versions, strict=True)
+    ]
     batch = build_batch(graded, max_context=max_context)
     if batch.rejected:
         identity, reason = batch.rejected[0]

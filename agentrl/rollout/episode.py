@@ -29,6 +29,7 @@ from agentrl.environment.sub_agents import offer
 from agentrl.environment.turn import TurnOutcome, begin, end, take_turn
 from agentrl.errors import EngineError, EnvironmentFault, TokenDrift, UsageError
 from agentrl.rollout.sub_agents import Family, Starter, Write
+from agentrl.rollout.time_budget import TimeBudget
 from agentrl.store.contract import TrajectoryStore
 from agentrl.tokens.chat_format import ChatFormat
 from agentrl.tokens.history import History
@@ -183,7 +184,10 @@ class _Conversation:
     stored: Sequence[Segment] = ()
     """Turns that another worker sampled and stored."""
     transcript: Transcript = field(default_factory=Transcript)
-    started: float = field(default_factory=time.monotonic)
+    clock: TimeBudget = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.clock = TimeBudget(self.seconds, self.environment.max_turn_seconds)
 
     async def act(self) -> EpisodeEnd:
         """Turn after turn until something ends the episode; each turn is stored before the next begins."""
@@ -221,7 +225,7 @@ class _Conversation:
 
     def left(self) -> float:
         """Seconds."""
-        return self.seconds - (time.monotonic() - self.started)
+        return self.clock.left()[0]
 
     def _compact(self, messages: Sequence[Message]) -> None:
         try:
@@ -239,11 +243,7 @@ class _Conversation:
 
     def _exhausted(self) -> Termination | None:
         room, budget = self._room()
-        if room <= 0:
-            return budget
-        if self.left() < 0:
-            return Termination.TRUNCATED_TIME
-        return None
+        return budget if room <= 0 else self.clock.spent()
 
     def _limit(self) -> tuple[int, Termination]:
         """Tokens that this turn may have, and the budget that is spent with them."""
@@ -272,20 +272,22 @@ class _Conversation:
             sampling=self.runner.sampling,
             seed=_turn_seed(self.opened.seed, self.episode.n_turns),
         )
+        self.clock.begin_turn()
         generation, late = await self._in_time(request)
         self.runner.sampled_tokens += len(generation.token_ids)
         if generation.finish_reason is FinishReason.ABORT:
-            budget = Termination.TRUNCATED_TIME if late else Termination.ABORTED
+            budget = late or Termination.ABORTED
         return generation, budget
 
-    async def _in_time(self, request: GenerateRequest) -> tuple[Generation, bool]:
-        """The engine's answer, and whether it was cut short because the episode's time ran out."""
+    async def _in_time(self, request: GenerateRequest) -> tuple[Generation, Termination | None]:
+        """The engine's answer, and the time budget that cut it short, if one did."""
+        left, budget = self.clock.left()
         running = asyncio.ensure_future(self.runner.engine.generate(request))
         try:
-            done, _ = await asyncio.wait({running}, timeout=max(self.left(), 0.0))
+            done, _ = await asyncio.wait({running}, timeout=max(left, 0.0))
             if not done:
                 self.runner.engine.release(request.session)
-            return await running, not done
+            return await running, None if done else budget
         finally:
             running.cancel()
 

@@ -5,6 +5,7 @@ Invariants
   after its row is there, and never misses one for longer than ``poll_s``.
 - never_starved: whoever holds weights too old for anything to be admitted loads the newest ones, whatever the interval.
 - told: each attempt to load weights, also a failed one, is a row and a line in the log.
+- doomed_are_stopped: an episode that no claim would take any more is dropped and stopped soon after the step that doomed it.
 - leases_alive: live rows are renewed every third of the lease; who lost a row is told at once.
 """
 
@@ -115,3 +116,17 @@ async def keep_leases(
         if fences:
             for trajectory in await asyncio.to_thread(store.renew_episodes, worker, fences):
                 lost(trajectory)
+
+
+async def drop_stale(
+    store: TrajectoryStore, run: RunRow, worker: str, moved: asyncio.Event, dropped: Callable[[UUID], None]
+) -> None:
+    """Drop running episodes of ``worker`` that fell out of range, for ever; ``dropped`` is told of each.
+
+    Looks when a step or version came (``moved``), and as often as leases are renewed.
+    """
+    while True:
+        await wait_for(moved, run.spec.lease_s / 3)
+        moved.clear()
+        for trajectory in await asyncio.to_thread(store.drop_stale, run.id, worker):
+            dropped(trajectory)

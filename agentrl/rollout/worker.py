@@ -19,7 +19,7 @@ from agentrl.errors import Fenced, StoreError
 from agentrl.monitor.log import ProcessLog
 from agentrl.rollout.episode import EpisodeRunner
 from agentrl.rollout.failures import Failures
-from agentrl.rollout.upkeep import Freshness, keep_leases, wait_for
+from agentrl.rollout.upkeep import Freshness, drop_stale, keep_leases, wait_for
 from agentrl.store.contract import Change, Evaluation, OpenResult, RunRow, TrajectoryStore
 from agentrl.types import EpisodeEnd, Lineage, Opened, Outcome, Termination
 
@@ -49,6 +49,7 @@ class RolloutWorker:
     """The newest weights are loaded once they are this many policy updates ahead."""
     _running: dict[UUID, tuple[Opened, asyncio.Task[None]]] = field(default_factory=dict)
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
+    _moved: asyncio.Event = field(default_factory=asyncio.Event)
     _asked: asyncio.Event = field(default_factory=asyncio.Event)
     _ended: Counter[str] = field(default_factory=Counter)
     _refusal: str | None = None
@@ -76,6 +77,7 @@ class RolloutWorker:
         if change == "policy":
             self._freshness.announced.set()
             self._changed.set()
+            self._moved.set()
         elif change == "evaluation":
             self._asked.set()
 
@@ -85,6 +87,8 @@ class RolloutWorker:
         await self._freshness.record(pinned=self.evaluate)
         if not self.evaluate:
             background.append(asyncio.create_task(self._freshness.keep(self._starved, self._changed.set)))
+            doomed = drop_stale(self.store, self.run, self.name, self._moved, self._stale)
+            background.append(asyncio.create_task(doomed))
         work = asyncio.create_task(self._evaluations() if self.evaluate else self._training())
         stopped = asyncio.create_task(stop.wait())
         done, _ = await asyncio.wait([work, stopped, *background], return_when=asyncio.FIRST_COMPLETED)
@@ -210,6 +214,12 @@ class RolloutWorker:
 
     def _held(self) -> dict[UUID, int]:
         return {episode.trajectory: episode.fence for episode, _ in self._running.values()}
+
+    def _stale(self, trajectory: UUID) -> None:
+        if trajectory in self._running:
+            self._ended["stale"] += 1
+            self.log.info("episode can't be trained on any more", trajectory=str(trajectory))
+            self._running[trajectory][1].cancel()
 
     def _lost(self, trajectory: UUID) -> None:
         if trajectory in self._running:

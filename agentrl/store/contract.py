@@ -88,6 +88,9 @@ class RunSpec:
     ahead: int | None = None
     """Batches of ``batch_max`` that may be under way beside the one in hand, at most ``lag_bound``. None: as many batches of
     ``batch_min`` as ``lag_bound``."""
+    staleness_mode: Literal["trajectory", "segment_mask"] = "trajectory"
+    """trajectory: the lag bound holds for the oldest token of each. segment_mask: for its newest one; the trainer leaves
+    action tokens over the bound out of the loss and says so in `StepCommit.masked`. Needs a bound."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +171,7 @@ class TrainerStart:
 
 @dataclass(frozen=True, slots=True)
 class ClaimedItem:
-    """A leased item: one trajectory, or a whole group."""
+    """A leased item: one trajectory, or a whole group. ``lag`` is that of its oldest token that is within the bound."""
 
     item: UUID
     token: int
@@ -239,6 +242,15 @@ class Trained:
 
 
 @dataclass(frozen=True, slots=True)
+class Masked:
+    """What a step left out of the loss of one trajectory: its ``tokens`` action tokens of ``versions``, all over the bound."""
+
+    trajectory: UUID
+    versions: Sequence[int]
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
 class StepCommit:
     """A step and its ledger. consumed + dropped + released must equal what was claimed, by (item, token)."""
 
@@ -254,6 +266,8 @@ class StepCommit:
     dropped: Sequence[tuple[UUID, int, DropReason]] = ()
     released: Sequence[tuple[UUID, int]] = ()
     trained: Sequence[Trained] = ()
+    masked: Sequence[Masked] = ()
+    """Only of consumed trajectories, and only in a run whose mode is segment_mask."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -359,6 +373,14 @@ class TrajectoryStore(Protocol):
         """Leave an episode to another worker, at no cost of an attempt; its stored turns stay.
 
         False, and nothing happened: the run doesn't continue episodes, no turn is stored, or it is no longer the caller's.
+        """
+        ...
+
+    def drop_stale(self, run: int, worker: str) -> set[UUID]:
+        """Drop the worker's running episodes whose oldest token is over the lag bound already, as stale; returns them.
+
+        Whatever they go on to sample, no claim would take them. Their seats start again, within max_attempts. Empty where older
+        tokens are masked, or nothing bounds the lag. The same happens, for all workers and for what waits, when reaping.
         """
         ...
 

@@ -36,14 +36,15 @@ _TASKS = """
 _STEPS = "select step, branch from agentrl.step where run = %s and abandoned_by is null order by step"
 _CONSUMED = """
   with consumed as (
-    select c.trajectory, c.start_version, c.run from agentrl.consumed c
+    select c.trajectory, c.start_version, c.run, coalesce(c.masked_versions, '{}') as masked from agentrl.consumed c
     where c.run = %s and c.branch = %s and c.step = %s and c.source is null
   ), members as (
-    select c.trajectory as id, c.start_version, c.trajectory as root from consumed c
+    select c.trajectory as id, c.start_version, c.trajectory as root, c.masked from consumed c
     union all
-    select t.id, c.start_version, c.trajectory from consumed c
+    select t.id, c.start_version, c.trajectory, c.masked from consumed c
     join agentrl.trajectory t on t.run = c.run and t.start_version = c.start_version and t.root = c.trajectory)
-  select m.id, m.start_version, w.value, d.logprobs, d."values", d.advantages, d.returns, d.local_advantages, m.root
+  select m.id, m.start_version, w.value, d.logprobs, d."values", d.advantages, d.returns, d.local_advantages, m.root,
+         m.masked
   from members m
   join agentrl.trained d
     on d.start_version = m.start_version and d.trajectory = m.id and d.run = %s and d.branch = %s and d.step = %s
@@ -66,6 +67,8 @@ class StepEvidence:
     start_versions: Sequence[int]
     verdicts: Sequence[float | None]
     trained: Sequence[Trained]
+    masked_versions: Sequence[Sequence[int]]
+    """Per trajectory, the versions whose tokens were left out of the loss."""
 
 
 def ended_trajectories(store: PostgresConnection, run: int, limit: int | None) -> list[tuple[UUID, int]]:
@@ -95,10 +98,10 @@ def step_evidence(store: PostgresConnection, run: int, step: int, branch: int) -
     rows = store.rows(_CONSUMED, (run, branch, step, run, branch, step))
     trained = [
         Trained(trajectory, _array(logprobs), _optional(values), _array(advantages), _optional(returns), _optional(local))
-        for trajectory, _, _, logprobs, values, advantages, returns, local, _ in rows
+        for trajectory, _, _, logprobs, values, advantages, returns, local, _, _ in rows
     ]
-    starts, verdicts, roots = ([row[i] for row in rows] for i in (1, 2, 8))
-    return StepEvidence(step, n_trajectories, roots, starts, verdicts, trained)
+    starts, verdicts, roots, masked = ([row[i] for row in rows] for i in (1, 2, 8, 9))
+    return StepEvidence(step, n_trajectories, roots, starts, verdicts, trained, masked)
 
 
 def _array(raw: bytes) -> np.ndarray:

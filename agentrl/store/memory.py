@@ -73,6 +73,7 @@ class MemoryStore(MemoryTrainer, MemoryGrading):
                 or not 0 < spec.batch_min <= spec.batch_max
                 or (spec.lag_bound == 0 and spec.batch_min < spec.batch_max)
                 or (spec.ahead is not None and most is not None and not 0 <= spec.ahead <= most)
+                or (spec.staleness_mode == "segment_mask" and spec.lag_bound is None)
             ):
                 raise UsageError(f"The settings of run {spec.name!r} contradict each other")
             r = Run(len(self._runs) + 1, spec, {s: list(t) for s, t in tasks.items()})
@@ -314,6 +315,10 @@ class MemoryStore(MemoryTrainer, MemoryGrading):
         else:
             e.place = Place.GRADED
             self._settle_group(r, r.groups[e.opened.group])
+
+    def drop_stale(self, run: int, worker: str) -> set[UUID]:
+        with self._lock:
+            return self._reap_stale(self._run(run), worker)
 
     def renew_episodes(self, worker: str, episodes: Mapping[UUID, int]) -> set[UUID]:
         with self._lock:

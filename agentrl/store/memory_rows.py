@@ -16,7 +16,7 @@ from uuid import UUID
 
 from agentrl.errors import Fenced, UnknownVersion, UsageError
 from agentrl.staleness import lag, oldest_update
-from agentrl.store.contract import Change, Checkpoint, Evaluation, RunSpec, StepCommit, StepResult
+from agentrl.store.contract import Change, Checkpoint, Evaluation, Masked, RunSpec, StepCommit, StepResult
 from agentrl.store.loads import EngineLoad
 from agentrl.store.sub_agents import adopt
 from agentrl.types import (
@@ -83,6 +83,8 @@ class Episode:
     rewards: list[Reward] = field(default_factory=list)
     job: Job | None = None
     sub_agents: list[SubAgent] = field(default_factory=list)
+    masked: Masked | None = None
+    """What its last step left out of the loss."""
     parked: int | None = None
     """Its place among those left to other workers."""
 
@@ -247,7 +249,16 @@ class Run:
             self.effective[v.version] = oldest_update(v.updates, 0 if meet is None else self.versions[meet].updates)
 
     def oldest(self, episodes: Iterable[Episode]) -> int:
-        return min(self.effective[v] for e in episodes for v in e.versions)
+        """What the lag bound is counted from: each trajectory's oldest token, or its newest where older ones are masked."""
+        counted = max if self.spec.staleness_mode == "segment_mask" else min
+        return min(counted(self.effective[v] for v in e.versions) for e in episodes)
+
+    def item_lag(self, item: Item) -> int:
+        """Of the oldest token that is in the loss."""
+        if self.spec.staleness_mode == "trajectory" or item.imported:
+            return self.head.updates - item.oldest_update
+        lags = (self.lag_of(v) for e in item.episodes for v in e.versions)
+        return max(lag for lag in lags if lag <= (self.spec.lag_bound or 0))
 
     def lag_of(self, version: int) -> int:
         return lag(self.head.updates, self.effective[version])
@@ -387,6 +398,7 @@ class MemoryRows:
         for e in list(r.episodes.values()):
             if e.place in waiting and e.opened.purpose is Purpose.TRAIN and e.started_at + max_age < now:
                 self._too_old(r, e)
+        self._reap_stale(r)
         deadline = float("inf") if r.spec.group_deadline_s is None else r.spec.group_deadline_s
         for g in [g for g in r.groups.values() if g.open and g.created_at + deadline < now]:
             self._give_up_group(r, g, "still open after the deadline")
@@ -399,6 +411,20 @@ class MemoryRows:
             elif not item.imported and min(e.started_at for e in item.episodes) + max_age < now:
                 del r.ready[item.id]
                 self._drop_item(r, item, DropReason.TOO_OLD, "older than max_age")
+
+    def _reap_stale(self, r: Run, worker: str | None = None) -> set[UUID]:
+        """What can't be claimed any more: a worker's running episodes, or of all also those that wait."""
+        if r.spec.lag_bound is None or r.spec.staleness_mode != "trajectory":
+            return set()
+        places = (Place.LIVE,) if worker is not None else (Place.LIVE, Place.GRADE_JOB, Place.GRADED)
+        candidates = [e for place in places for e in r.at(place) if e.versions and worker in (None, e.worker)]
+        gone = set()
+        for e in sorted(candidates, key=lambda e: e.opened.fence):
+            lag = r.head.updates - r.oldest([e])
+            if e.place in places and lag > r.spec.lag_bound:
+                self._end_seat(r, e, DropReason.STALE, f"lag {lag} exceeds the bound", charged=True, retryable=True)
+                gone.add(e.opened.trajectory)
+        return gone
 
     def _is_resumable(self, r: Run, e: Episode) -> bool:
         return r.spec.resume_partial and e.opened.purpose is Purpose.TRAIN and bool(e.segments)

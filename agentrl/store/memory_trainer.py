@@ -7,7 +7,7 @@ from dataclasses import replace
 from math import ceil
 from uuid import UUID
 
-from agentrl.errors import CommitRefused, Fenced, IllegalMove, UsageError
+from agentrl.errors import BadValue, CommitRefused, Fenced, IllegalMove, UsageError
 from agentrl.store.codec import check_items, strict_json, trained_arrays
 from agentrl.store.contract import WORK_PLACES, Checkpoint, Claim, ClaimedItem, StepCommit, StepResult, TrainerStart
 from agentrl.store.memory_rows import Item, Run, Step
@@ -128,11 +128,7 @@ class MemoryTrainer(MemoryWeights):
                 item.token, item.lease_until = token, self._clock() + lease_s
                 for e in item.episodes:
                     e.place = Place.LEASE
-            head = r.head.updates
-            items = [
-                ClaimedItem(i.id, token, i.oldest_update, head - i.oldest_update, [e.stored() for e in i.episodes])
-                for i in taken
-            ]
+            items = [ClaimedItem(i.id, token, i.oldest_update, r.item_lag(i), [e.stored() for e in i.episodes]) for i in taken]
             counts = {p: len(r.at(p)) for p in WORK_PLACES}
             return Claim(items, examined, admissible, counts, waiting)
 
@@ -198,13 +194,18 @@ class MemoryTrainer(MemoryWeights):
             consumed = self._held(r, commit.consumed)
             if not all(r.in_range(i) for i in consumed):
                 raise CommitRefused("an item is over the lag bound: resume")
+            masks = r.spec.staleness_mode == "segment_mask"
+            members = {e.opened.trajectory for i in consumed for e in i.episodes if masks}
+            if not {m.trajectory for m in commit.masked} <= members:
+                raise BadValue(f"masked: names what step {commit.step} did not consume, or the run does not mask")
             return self._apply(r, commit, consumed)
 
     def _apply(self, r: Run, commit: StepCommit, consumed: list[Item]) -> StepResult:
+        masked = {m.trajectory: m for m in commit.masked}
         for item in consumed:
             del r.leases[item.id]
             for e in item.episodes:
-                e.place = Place.CONSUMED
+                e.place, e.masked = Place.CONSUMED, masked.get(e.opened.trajectory)
         for key, _, reason in commit.dropped:
             self._drop_item(r, r.leases.pop(key), reason, f"step {commit.step}")
         for key, _ in commit.released:

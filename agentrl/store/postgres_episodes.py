@@ -96,6 +96,9 @@ class PostgresEpisodes(PostgresBatch, PostgresReading):
         parked: bool = self.row("select agentrl.park_v1(%s, %s)", (episode.trajectory, episode.fence))[0]
         return parked
 
+    def drop_stale(self, run: int, worker: str) -> set[UUID]:
+        return set(self.row("select agentrl.drop_stale_v1(%s, %s)", (run, worker))[0])
+
     def renew_episodes(self, worker: str, episodes: Mapping[UUID, int]) -> set[UUID]:
         if not episodes:
             return set()

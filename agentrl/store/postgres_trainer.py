@@ -85,7 +85,8 @@ class PostgresTrainer(PostgresRuns, PostgresReading):
             run, fence, commit.step, commit.policy_updated, commit.trainer_version, commit.batch_hash, denominators, metrics,
             *([f[i] for f in fates] for i in range(3)),
         )  # fmt: skip
-        if not trained:
+        masked = [(m.trajectory, sorted(m.versions), m.tokens) for m in commit.masked]
+        if not trained and not masked:
             step, updates, repeated, _ = self.row(_COMMIT, parameters)
         else:
             with self.transaction() as connection:
@@ -96,6 +97,10 @@ class PostgresTrainer(PostgresRuns, PostgresReading):
                     connection.cursor().executemany(
                         "select agentrl.add_trained_v2(%s, %s, %s, %s, %s, %s, %s, %s, %s)",
                         [(run, branch, step, *arrays) for arrays in trained],
+                    )
+                    connection.cursor().executemany(
+                        "select agentrl.add_masked_v1(%s, %s, %s, %s, %s::bigint[], %s)",
+                        [(run, branch, step, *of_one) for of_one in masked],
                     )
         self.notifier.leave(run, "policy")
         return StepResult(step, updates, repeated)

@@ -128,8 +128,9 @@ def _check_end(stored: StoredTrajectory) -> None:
         )
     if ended is Termination.TRUNCATED_TURN_TOKENS and not cut:
         raise drift(stored, turn, None, f"the last turn ended by itself, but the episode is said to be {ended.value}")
-    by_time = ended is Termination.TRUNCATED_TIME and turn.finish_reason is FinishReason.ABORT
-    if ended in (Termination.TRUNCATED_TURNS, Termination.TRUNCATED_TIME) and cut and not by_time:
+    of_time = (Termination.TRUNCATED_TIME, Termination.TRUNCATED_TURN_TIME)
+    by_time = ended in of_time and turn.finish_reason is FinishReason.ABORT
+    if ended in (Termination.TRUNCATED_TURNS, *of_time) and cut and not by_time:
         raise drift(stored, turn, None, f"the last turn was cut, but the episode is said to be {ended.value}")
     early = next((s for s in acting[:-1] if s.finish_reason is not FinishReason.STOP), None)
     if early is not None and stored.lineage.sandbox != OUTSIDE:  # a client may go on after a turn that was cut

@@ -34,7 +34,7 @@ class Forward(Protocol):
 def check_batch(
     items: Sequence[ClaimedItem], batch: Batch, policy: Forward, precision: Literal["fp32", "bf16"] = "fp32"
 ) -> float | None:
-    """Largest log-prob difference over the items of lag 0; None when the batch has none, so that nothing could be compared.
+    """Largest log-prob difference over the items of lag 0 without masked tokens, which may be older; None when there are none.
 
     `TokenDrift` names trajectory, turn and token of the first lie.
     """
@@ -43,7 +43,7 @@ def check_batch(
     for trajectory in batch.trajectories:
         check_tokens(by_id[trajectory.id], trajectory)
         check_rewards(by_id[trajectory.id], trajectory)
-    compared = [trajectory for trajectory in batch.trajectories if trajectory.id in fresh]
+    compared = [t for t in batch.trajectories if t.id in fresh and bool(t.loss_mask.all())]
     return check_logprobs(compared, policy, tolerance=TOLERANCE[precision]).largest if compared else None
 
 

@@ -25,12 +25,19 @@ class TokenLags:
         self._head: int | None = None
         self._lags: dict[int, int] = {}
 
-    def of_item(self, token_versions: Sequence[Tensor], item_lag: int, head: PolicyVersion) -> list[Tensor]:
-        """Per trajectory of an item int64 [n] -> int64 [n]: lags behind ``head``; ``item_lag`` as the store counts it."""
+    def of_item(
+        self, token_versions: Sequence[Tensor], item_lag: int, head: PolicyVersion, *, masked: bool = False
+    ) -> list[Tensor]:
+        """Per trajectory of an item int64 [n] -> int64 [n]: lags behind ``head``; ``item_lag`` as the store counts it.
+
+        ``masked``: tokens that are older than ``item_lag`` are out of the loss.
+        """
         try:
             lags = [self.of(versions, head) for versions in token_versions]
         except UnknownVersion:
             lags = []
+        if masked and lags:
+            return lags
         if max((int(own.max()) for own in lags), default=None) == item_lag:
             return lags
         return [torch.full_like(versions, item_lag) for versions in token_versions]
@@ -42,6 +49,10 @@ class TokenLags:
             self._versions[head.version] = head
         names, places = token_version.unique(return_inverse=True)
         return torch.tensor([self._lag(int(name), head) for name in names])[places]
+
+    def of_version(self, name: int, head: PolicyVersion) -> int:
+        """Lag of one version behind ``head``. Raises `UnknownVersion`."""
+        return int(self.of(torch.tensor([name]), head))
 
     def _lag(self, name: int, head: PolicyVersion) -> int:
         if name not in self._lags:

@@ -59,6 +59,13 @@ HOLDING = (
     Configuration("lag-1-3-steps", Rules(faults=1, lag_bound=1, slots=3, workers=1, checkpoint_every=2), quick=False),
     Configuration("poison", Rules(poison=True)),
     Configuration("outage", Rules(faults=1, outage=True, workers=1)),
+    Configuration("segment-mask", Rules(faults=1, turns=2, checkpoint_every=2, workers=1, staleness="segment_mask")),
+    Configuration(
+        "segment-mask-group", Rules(faults=1, turns=2, group=2, batch=2, slots=4, staleness="segment_mask"), quick=False
+    ),
+    Configuration(
+        "segment-mask-lag-1", Rules(faults=1, turns=2, lag_bound=1, workers=1, slots=3, staleness="segment_mask"), quick=False
+    ),
     Configuration("expired-row-served-again", Rules(faults=1, expired="resume", workers=1)),
     Configuration("segments", SegmentRules()),
     Configuration("segments-asynchronous", SegmentRules(flushed=False)),
@@ -111,6 +118,11 @@ READINGS = (
     ),
     Configuration("checkpoint-file-by-step", Rules(faults=1, workers=1, checkpoint_path="step"), Invariant.CHECKPOINT_FILE),
     Configuration("lag-by-numbers", Rules(faults=1, workers=1, lag="raw"), Invariant.LAG),
+    Configuration(
+        "masked-group-by-any-member",
+        Rules(faults=1, group=2, batch=2, slots=4, workers=1, staleness="segment_mask", masked_group="any"),
+        Invariant.LAG,
+    ),
     Configuration("future-by-updates", Rules(faults=1, workers=1, future="updates"), Invariant.TOKEN_REFUSED),
     Configuration("next-seg-set", SegmentRules(next_seg="set"), SegmentInvariant.FORWARD),
     Configuration("count-unchecked", SegmentRules(flushed=False, counted=False), SegmentInvariant.NO_HOLE),

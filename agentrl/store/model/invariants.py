@@ -19,7 +19,7 @@ class Invariant(StrEnum):
     CONSERVATION = "the live ledger and the consumed rows differ, or an item is in no live place"
     WHOLE_GROUPS = "an incomplete group in ready or in a claim"
     EXACTLY_ONCE = "an item trained twice in the live weights"
-    LAG = "an item trained with a lag above the bound"
+    LAG = "an item trained with a lag above the bound, or with no token left in range"
     LEDGER = "weights in the trainer's memory that the live ledger does not know were committed"
     VERSION_TRUTH = "a version named or published for weights that the live ledger does not know"
     VERSION_ORDER = "a published version whose name does not grow"

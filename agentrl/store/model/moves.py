@@ -101,11 +101,17 @@ def hand_over(draft: Draft, rules: Rules, i: int, ledger: Weights) -> None:
 
 
 def oldest_update(draft: Draft, rules: Rules, i: int, ledger: Weights) -> int:
-    """The number stored with a ready item, over all tokens of its group; its lag is ``len(ledger)`` minus it."""
-    tokens = {t for j in group_of(rules, i) for t in draft.slots[j].tokens}
-    if rules.lag == "raw":
-        return min(len(t) for t in tokens)
-    return min(2 * common(ledger, t) - len(t) for t in tokens)
+    """The number stored with a ready item, over its group; ``len(ledger)`` minus it is what the lag bound limits."""
+    members = [[counted_from(rules, t, ledger) for t in draft.slots[j].tokens] for j in group_of(rules, i)]
+    if rules.staleness == "trajectory":
+        return min(min(member) for member in members)
+    newest = [max(member) for member in members]
+    return min(newest) if rules.masked_group == "each" else max(newest)
+
+
+def counted_from(rules: Rules, token: Weights, ledger: Weights) -> int:
+    """What the lag of a token is counted from."""
+    return len(token) if rules.lag == "raw" else 2 * common(ledger, token) - len(token)
 
 
 def in_range(rules: Rules, ledger: Weights, oldest: int) -> bool:

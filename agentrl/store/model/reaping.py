@@ -1,6 +1,6 @@
 """Collecting what has expired, inside open and claim; and what age and outages do.
 
-SQL: `reap_v1` with `reap_episodes_v1`, `reap_waiting_v1`, `reap_items_v1`; `lapsed_v1`.
+SQL: `reap_v1` with `reap_episodes_v1`, `reap_waiting_v1`, `reap_stale_v1`, `reap_items_v1`; `lapsed_v1`.
 """
 
 from __future__ import annotations
@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from agentrl.store.model.invariants import Invariant
-from agentrl.store.model.moves import Draft, Move, drop, end_seat, in_range, lapsed, move
+from agentrl.store.model.moves import Draft, Move, counted_from, drop, end_seat, in_range, lapsed, move
 from agentrl.store.model.rules import Rules
-from agentrl.store.model.state import NOBODY, State
+from agentrl.store.model.state import NOBODY, State, Weights
 
 
 def reap_moves(state: State, rules: Rules, who: str) -> Iterator[Move]:
@@ -23,6 +23,10 @@ def reap_moves(state: State, rules: Rules, who: str) -> Iterator[Move]:
         if slot.place == "live" and expired and rules.expired == "retry":
             end_seat(draft, rules, i, retry=True)
             done.append(f"live slot {i}")
+        elif slot.place in ("live", "grade_job", "graded") and _doomed(draft, rules, i, state.ledger):
+            end_seat(draft, rules, i, retry=True)
+            done.append(f"{slot.place} slot {i}, which is stale")
+            draft.breaks(Invariant.NO_WASTE, _calm(state, rules))
         elif slot.place == "grade_job" and expired:
             draft.slot(i, owner="", late=False)
             done.append(f"the grade job of slot {i}")
@@ -33,10 +37,22 @@ def reap_moves(state: State, rules: Rules, who: str) -> Iterator[Move]:
         elif slot.place == "ready" and not in_range(rules, state.ledger, slot.oldest):
             drop(draft, i)
             done.append(f"stale slot {i}")
-            calm = state.faults == rules.faults and (rules.lag_bound == 0 or rules.workers == 1)
-            draft.breaks(Invariant.NO_WASTE, calm)
+            draft.breaks(Invariant.NO_WASTE, _calm(state, rules))
     if done:
         yield move(f"{who} reaps {', '.join(done)}", draft)
+
+
+def _calm(state: State, rules: Rules) -> bool:
+    """Whether nothing has failed, and no other episode can overtake one: then nothing may become stale."""
+    return state.faults == rules.faults and (rules.lag_bound == 0 or rules.workers == 1)
+
+
+def _doomed(draft: Draft, rules: Rules, i: int, ledger: Weights) -> bool:
+    """Whether the oldest token of a slot that is not ready yet is out of range, so that no claim would ever take it."""
+    tokens = draft.slots[i].tokens
+    if not tokens or rules.staleness != "trajectory":
+        return False
+    return not in_range(rules, ledger, min(counted_from(rules, t, ledger) for t in tokens))
 
 
 def return_lease(draft: Draft, rules: Rules, i: int, *, charge: bool) -> None:

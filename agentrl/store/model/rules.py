@@ -42,6 +42,8 @@ class Rules:
     """Every update over slot 0 kills the trainer (out of memory); no fault is spent on it."""
     outage: bool = False
     """A fault: the database is down for longer than a lease."""
+    staleness: Literal["trajectory", "segment_mask"] = "trajectory"
+    """An item is in range while its oldest token is, or while each member's newest one is: older tokens don't train."""
 
     # admission --------------------------------------------------------------------------------------------------------
     admission: Literal["after", "before"] = "after"
@@ -96,6 +98,8 @@ class Rules:
     """The file's path holds branch and fence; ``step``: only the step."""
     lag: Literal["effective", "raw"] = "effective"
     """Lag counts both arms of a branch; ``raw``: it is the difference of the numbers of updates."""
+    masked_group: Literal["each", "any"] = "each"
+    """With ``segment_mask``, a group is in range while each member has a token in range; ``any``: while one member has."""
     future: Literal["name", "updates"] = "name"
     """A token is of the future if its version has no row; ``updates``: if it has more updates than the ledger."""
 

@@ -13,7 +13,7 @@ from agentrl.store.model.moves import Draft, Move, fresh_name, group_of, in_rang
 from agentrl.store.model.reaping import reap_moves, return_lease
 from agentrl.store.model.rules import Rules
 from agentrl.store.model.starting import start_moves
-from agentrl.store.model.state import Checkpoint, State, Trainer, Version, true_lag
+from agentrl.store.model.state import Checkpoint, State, Trainer, Version, Weights, true_lag
 
 KEPT_CHECKPOINTS = 3
 
@@ -126,14 +126,19 @@ def _commits(state: State, rules: Rules, t: int) -> Iterator[Move]:
         draft = Draft(state)
         draft.breaks(Invariant.LEDGER, before != state.ledger)
         draft.breaks(Invariant.EXACTLY_ONCE, any(i in done for _, done in before for i in items))
-        tokens = [token for i in items for token in state.slots[i].tokens]
-        draft.breaks(Invariant.LAG, any(true_lag(before, token) > rules.lag_bound for token in tokens))
+        draft.breaks(Invariant.LAG, any(not _trainable(rules, before, state.slots[i].tokens) for i in items))
         draft.set(ledger=(*state.ledger, trainer.weights[-1]))
         for i in items:
             draft.slot(i, place="consumed", owner="", oldest=0, in_update=False, late=False)
         if not lost:
             draft.trainer(t, at="committed", items=())
         yield move(f"T{t} commits step {len(trainer.weights)}{', the reply is lost' if lost else ''}", draft, fault=lost)
+
+
+def _trainable(rules: Rules, weights: Weights, tokens: tuple[Weights, ...]) -> bool:
+    """Whether all tokens are in range or, where older ones don't train, some are."""
+    in_range = [true_lag(weights, token) <= rules.lag_bound for token in tokens]
+    return all(in_range) if rules.staleness == "trajectory" else any(in_range)
 
 
 def _fence(state: State, rules: Rules, t: int, what: str) -> Move | None:

@@ -112,11 +112,12 @@ class Simulation:
     refresh_every=st.integers(1, 4),
     failures=st.sampled_from([0.0, 0.2, 0.6]),
     deaths=st.sampled_from([0.0, 0.05]),
+    mode=st.sampled_from(["trajectory", "segment_mask"]),
     seed=st.integers(0, 2**32),
 )
 def test_no_dead_lock__every_batch_is_reached(
     lag: int | None, groups: int, group_size: int, smaller: bool, rounds: bool, n_workers: int, slots: int, refresh_every: int,
-    failures: float, deaths: float, seed: int,
+    failures: float, deaths: float, mode: str, seed: int,
 ) -> None:  # fmt: skip
     batch = groups * group_size
     world = World()
@@ -130,6 +131,7 @@ def test_no_dead_lock__every_batch_is_reached(
         target_steps=STEPS,
         max_attempts=3,
         max_running=2 * batch,
+        staleness_mode="trajectory" if lag is None else mode,
         group_deadline_s=300.0 if group_size > 1 else None,
     )
     simulation = Simulation(

@@ -43,17 +43,18 @@ class Pair(RuleBasedStateMachine):
         group=st.sampled_from([1, 2]), bound=st.sampled_from([0, 1, 2, None]), end=st.sampled_from([None, 3]),
         attempts=st.integers(1, 3), age=st.sampled_from([None, 301.0]), deadline=st.sampled_from([None, 201.0]),
         long=st.sampled_from([None, 12]), partial=st.booleans(), ahead=st.sampled_from([None, 0]),
+        mode=st.sampled_from(["trajectory", "segment_mask"]),
     )  # fmt: skip
     def start(
         self, group: int, bound: int | None, end: int | None, attempts: int, age: float | None, deadline: float | None,
-        long: int | None, partial: bool, ahead: int | None,
+        long: int | None, partial: bool, ahead: int | None, mode: str,
     ) -> None:  # fmt: skip
         self.worlds: list[World] = [World(), self.postgres]
         spec: dict[str, Any] = {
             "group_size": group, "lag_bound": bound, "target_steps": end, "max_attempts": attempts, "max_age_s": age,
             "batch_min": 2, "batch_max": 2 if bound == 0 else 4, "max_running": 6, "max_lease_attempts": 2, "lease_s": 61.0,
             "group_deadline_s": deadline, "long_tokens": long, "long_share": 0.5, "long_wait_s": 51.0,
-            "resume_partial": partial, "ahead": ahead,
+            "resume_partial": partial, "ahead": ahead, "staleness_mode": "trajectory" if bound is None else mode,
         }  # fmt: skip
         reuse: dict[str, Any] = {"group_size": group, "lag_bound": None, "batch_min": 2, "batch_max": 4, "environment": "other"}
         self.consumers: list[Bench] = [w.bench(n_tasks=0, **reuse) for w in self.worlds]

@@ -155,5 +155,5 @@ def test_gradable_endings__natural_ones_and_truncated_ones_where_declared() -> N
         end
         for end in Termination
         if end is Termination.TERMINATED or end.value.startswith("truncated_")
-        if end is not Termination.TRUNCATED_TIME  # a slow machine is not a bad answer
+        if not end.value.endswith("_time")  # a slow machine is not a bad answer
     ]

@@ -162,7 +162,8 @@ class World:
             for t, v, a, r, local in assigned
         ]
         verdicts = [s.reward.value if s.reward else None for s in trajectories]
-        return StepEvidence(1, len(trained), [t.trajectory for t in trained], [0] * len(trained), verdicts, trained)
+        ids = [t.trajectory for t in trained]
+        return StepEvidence(1, len(trained), ids, [0] * len(trained), verdicts, trained, [()] * len(trained))
 
 
 def _blank(segment: Segment) -> Segment:

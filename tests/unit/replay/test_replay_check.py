@@ -8,13 +8,15 @@ from uuid import uuid4
 
 import numpy as np
 import pytest
+import torch
 from replay_samples import CONTEXT, FIRST, Evidence, World, call, forged, resealed
 
 from agentrl.config.algorithm import AlgorithmConfig
 from agentrl.errors import TokenDrift
 from agentrl.replay.ledger import check_step
 from agentrl.trainer.batch import build_batch
-from agentrl.trainer.credit import assign_credit
+from agentrl.trainer.credit import Values, assign_credit
+from agentrl.trainer.stale_tokens import mask_versions
 from agentrl.types import OUTSIDE, FinishReason, Outcome, Termination
 
 
@@ -177,6 +179,24 @@ def test_group_advantages__are_computed_again_over_the_whole_step(world: World, 
     with pytest.raises(TokenDrift, match=f"{other.id}|{ended.stored.id}"):
         check_step(members, replace(evidence, verdicts=[1.0, 0.0]), settings, CONTEXT)
     assert check_step(members, replace(evidence, n_trajectories=3), settings, CONTEXT) == 0, "a member is gone"
+
+
+def test_masked_tokens__are_left_out_of_what_advantages_are_normalised_over(world: World, ended: Evidence) -> None:
+    members = [ended.stored, world.play(["stop"], number=4).stored]
+    stale = [int(ended.stored.segments[0].versions[0])]
+    settings = AlgorithmConfig(advantage="token_gae", gae_lambda=1.0, normalise="token")
+    evidence = replace(world.step(members), masked_versions=[stale, []])
+    batch = build_batch([mask_versions(members[0], stale), members[1]], max_context=CONTEXT)
+    values = [Values(torch.linspace(0.0, 1.0, t.n_actions), 0.0) for t in batch.trajectories]
+    credit = assign_credit(batch, values, settings)
+    trained = [
+        replace(t, values=v.at_actions.numpy(), advantages=a.numpy())
+        for t, v, a in zip(evidence.trained, values, credit.advantages, strict=True)
+    ]
+    evidence = replace(evidence, trained=trained)
+    assert check_step(members, evidence, settings, CONTEXT) == 2
+    with pytest.raises(TokenDrift, match="trained it with advantage"):
+        check_step(members, replace(evidence, masked_versions=[[], []]), settings, CONTEXT)
 
 
 def test_bootstrapped_credit__is_left_out(world: World, spent: Evidence) -> None:

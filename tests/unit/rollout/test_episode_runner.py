@@ -19,10 +19,12 @@ from agentrl.model.tiny_tokenizer import TokenizerPlan, build_tokenizer
 from agentrl.rollout.episode import EpisodeRunner
 from agentrl.store.contract import RunSpec
 from agentrl.store.memory import MemoryStore
+from agentrl.tokens.audit import _check_end
 from agentrl.tokens.chat_format import ChatFormat
 from agentrl.trainer.batch import build_batch
 from agentrl.types import (
     EpisodeEnd,
+    FinishReason,
     Lineage,
     Outcome,
     Place,
@@ -307,6 +309,9 @@ def limited(**limits: float) -> Counter:
     return environment
 
 
+UNCOUNTED: dict[str, float] = {"max_turn_tokens": 10**9, "max_tokens": 10**9}
+
+
 @pytest.mark.parametrize(
     ("limits", "max_context", "turns", "termination"),
     [
@@ -317,7 +322,9 @@ def limited(**limits: float) -> Counter:
         ({"max_tokens": 1}, 400, [], Termination.TRUNCATED_TOKENS),
         ({}, 1, [], Termination.TRUNCATED_CONTEXT),
         ({"max_seconds": 0.0}, 400, [], Termination.TRUNCATED_TIME),
-        ({"max_seconds": 0.1, "max_turn_tokens": 10**9, "max_tokens": 10**9}, 10**9, ["endless"], Termination.TRUNCATED_TIME),
+        ({"max_seconds": 0.1, **UNCOUNTED}, 10**9, ["endless"], Termination.TRUNCATED_TIME),
+        ({"max_turn_seconds": 0.1, **UNCOUNTED}, 10**9, ["endless"], Termination.TRUNCATED_TURN_TIME),
+        ({"max_turn_seconds": 600.0, "max_seconds": 0.1, **UNCOUNTED}, 10**9, ["endless"], Termination.TRUNCATED_TIME),
     ],
 )
 async def test_budgets__each_has_its_own_value(
@@ -327,6 +334,35 @@ async def test_budgets__each_has_its_own_value(
     assert (ending.termination, ending.outcome) == (termination, Outcome.POLICY_ENDED)
     assert stored.reward is None
     assert all(not segment.tool_results for segment in stored.segments) or termination is Termination.TRUNCATED_TURNS
+
+
+async def test_turn_time__what_was_sampled_is_kept_and_no_call_of_it_is_made(chat: ChatFormat) -> None:
+    ending, stored, _ = await Case(chat, [call(1), "endless"], limited(max_turn_seconds=0.1, **UNCOUNTED), 10**9).play()
+    first, second = stored.segments
+    assert ending.termination is Termination.TRUNCATED_TURN_TIME
+    assert (first.finish_reason, len(first.tool_results)) == (FinishReason.STOP, 1)
+    assert (second.finish_reason, second.tool_calls) == (FinishReason.ABORT, ())
+    assert second.n_act > 0
+    assert second.action.tolist() == list(range(100, 100 + second.n_act)), "in the order in which it was sampled"
+    assert len(second.logprobs) == len(second.versions) == second.n_act
+    _check_end(stored)
+
+
+async def test_turn_time__slow_calls_end_the_episode_after_their_results(chat: ChatFormat) -> None:
+    class Slow(Counter):
+        max_turn_seconds = 0.05
+
+        @tool(side_effects=False)
+        async def count(self, episode: Episode, number: int) -> str:
+            """Take long."""
+            await asyncio.sleep(0.06)
+            return "counted"
+
+    ending, stored, _ = await Case(chat, [call(1), "stop"], Slow()).play()
+    assert (ending.termination, ending.outcome) == (Termination.TRUNCATED_TURN_TIME, Outcome.POLICY_ENDED)
+    assert stored.segments[0].tool_results[0].text == "counted"
+    assert (stored.segments[-1].n_act, stored.n_turns) == (0, 1), "the state after it is there to bootstrap from"
+    _check_end(stored)
 
 
 async def test_done__wins_over_every_budget_that_it_spends(chat: ChatFormat) -> None:

@@ -66,6 +66,16 @@ def test_other_temperature__is_found(policy: TrainedModel) -> None:
         check(policy, replace(good, lineage=replace(good.lineage, sampling=Sampling(temperature=1.4))))
 
 
+def test_masked_tokens__may_be_of_older_weights(policy: TrainedModel) -> None:
+    """Where tokens are left out as too old, the item's lag is that of what trains: nothing of it can be compared."""
+    good = random_trajectory(0, policy)
+    n = good.segments[0].n_act
+    older = change_segment(good, 0, logprobs=np.full(n, -9.0, np.float32), loss_mask=np.zeros(n, np.uint8))
+    assert check(policy, older) is None
+    with pytest.raises(TokenDrift, match="log-prob"):
+        check(policy, change_segment(older, 0, loss_mask=None))
+
+
 def test_other_weights__are_found(policy: TrainedModel) -> None:
     good = random_trajectory(0, policy)
     with pytest.raises(TokenDrift, match=str(good.id)):

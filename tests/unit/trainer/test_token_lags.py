@@ -52,3 +52,6 @@ def test_tokens_of_another_run__count_with_the_items_lag() -> None:
     own = lags.of_item([torch.tensor([4, 3]), torch.tensor([0])], 2, versions.rows[4])
     assert [x.tolist() for x in own] == [[0, 1], [2]]
     assert lags.of_item([], 2, versions.rows[4]) == []
+    masked = lags.of_item([torch.tensor([4, 0])], 0, versions.rows[4], masked=True)
+    assert [x.tolist() for x in masked] == [[0, 2]], "the item's lag is that of its tokens in the loss"
+    assert lags.of_version(2, versions.rows[4]) == 2

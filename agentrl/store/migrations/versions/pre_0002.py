@@ -29,7 +29,9 @@ alter table agentrl.run add column group_deadline interval, add column long_toke
   add column resume_partial boolean not null default false,
   add column origins text[] not null default '{simulated,recorded}',
   add column ahead bigint check (ahead >= 0),
-  add check (ahead <= lag_bound);
+  add check (ahead <= lag_bound),
+  add column staleness_mode text not null default 'trajectory'
+    check (staleness_mode = 'trajectory' or staleness_mode = 'segment_mask' and lag_bound is not null);
 alter table agentrl.live add column parked_at timestamptz;
 alter table agentrl.segment add column compacted json;
 alter table agentrl.trajectory add column parent_seg bigint, add column root uuid, add column payload json;
@@ -50,7 +52,8 @@ alter table agentrl.trained add column local_advantages bytea;
 alter table agentrl.grade_job add column attempts bigint not null default 0;
 alter table agentrl.ready add column source bigint, add column environment text;
 alter table agentrl.lease add column source bigint, add column environment text;
-alter table agentrl.consumed add column source bigint;
+alter table agentrl.consumed add column source bigint,
+  add column masked_tokens bigint not null default 0 check (masked_tokens >= 0), add column masked_versions bigint[];
 alter table agentrl.dropped add column source bigint;
 alter table agentrl.event add constraint event_is_a_legal_move check (coalesce(from_place, 'new') || ' -> ' || to_place in (
     'new -> live', 'new -> ready', 'live -> live', 'live -> grade_job', 'live -> graded', 'live -> evaluated',

@@ -50,6 +50,13 @@ end $$;
 """
 
 
+_TERMINATIONS = """
+alter table agentrl.trajectory drop constraint trajectory_termination_check, add constraint trajectory_termination_check
+  check (termination in ('terminated', 'truncated_turn_tokens', 'truncated_tokens', 'truncated_context', 'truncated_turns',
+                         'truncated_time', 'truncated_turn_time', 'aborted', 'failed'))
+"""
+
+
 def upgrade() -> None:
     """Add an index, no longer ask for a hash of each turn; replace the code, keeping what the releases before call."""
     op.execute("alter table agentrl.segment alter body_hash drop not null")
@@ -74,6 +81,15 @@ def upgrade() -> None:
         "alter table agentrl.segment add column if not exists unit_starts bytea check (octet_length(unit_starts) = n_act)"
     )
     op.execute("alter table agentrl.trained add column if not exists local_advantages bytea")
+    op.execute(
+        "alter table agentrl.run add column if not exists staleness_mode text not null default 'trajectory'"
+        " check (staleness_mode = 'trajectory' or staleness_mode = 'segment_mask' and lag_bound is not null)"
+    )
+    op.execute(
+        "alter table agentrl.consumed add column if not exists masked_versions bigint[],"
+        " add column if not exists masked_tokens bigint not null default 0 check (masked_tokens >= 0)"
+    )
+    op.execute(_TERMINATIONS)
     op.execute("alter table agentrl.event drop constraint event_is_a_legal_move")
     op.execute(_MOVES)
     op.execute("create index on agentrl.ready (run, oldest_update, at, item)")

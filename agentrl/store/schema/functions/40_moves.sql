@@ -48,9 +48,23 @@ create or replace function agentrl.head_v1(run_ bigint, out step bigint, out upd
     select step, updates from agentrl.step where run = run_ and abandoned_by is null order by step desc limit 1) s
 $$;
 
--- The number that lag is counted from, for a set of token versions.
+-- The number that the lag bound is counted from, for a trajectory's token versions: that of its oldest token, or of its newest one
+-- where older ones are left out of the loss.
 create or replace function agentrl.oldest_update_v1(run_ bigint, versions_ bigint[]) returns bigint language sql stable as $$
-  select min(effective_update) from agentrl.policy_version where run = run_ and version = any (versions_)
+  select case (select staleness_mode from agentrl.run where id = run_) when 'segment_mask' then max(effective_update)
+         else min(effective_update) end
+  from agentrl.policy_version where run = run_ and version = any (versions_)
+$$;
+
+-- The lag of an item's oldest token that is in the loss.
+create or replace function agentrl.item_lag_v1(
+  r agentrl.run, updates_ bigint, oldest_update_ bigint, trajectories_ uuid[], start_versions_ bigint[], source_ bigint)
+returns bigint language sql stable as $$
+  select case when r.staleness_mode = 'trajectory' or source_ is not null then updates_ - oldest_update_ else (
+    select max(updates_ - v.effective_update) from unnest(trajectories_, start_versions_) m (id, start_version)
+    join agentrl.trajectory t on t.run = r.id and t.start_version = m.start_version and t.id = m.id
+    join agentrl.policy_version v on v.run = r.id and v.version = any (t.versions)
+    where updates_ - v.effective_update <= r.lag_bound) end
 $$;
 
 -- Training trajectories that are opened and neither consumed nor dropped.

@@ -81,6 +81,65 @@ begin
   end loop;
 end $$;
 
+-- Episodes that can't be claimed any more, whatever they go on to sample, because their oldest token is out of range: running ones
+-- (of one worker, or of all) and, of all, those that wait for a verdict or for their group. Their seats start again; what was
+-- dropped is returned.
+create or replace function agentrl.reap_stale_v1(r agentrl.run, worker_ text) returns uuid[] language plpgsql as $$
+declare
+  c record;
+  updates_ bigint;
+  gone uuid[] := '{}';
+begin
+  if r.lag_bound is null or r.staleness_mode <> 'trajectory' then
+    return gone;
+  end if;
+  select h.updates into updates_ from agentrl.head_v1(r.id) h;
+  for c in
+    with waiting as (
+      select trajectory, start_version, grp, 'grade_job' as place from agentrl.grade_job where run = r.id and purpose = 'train'
+      union all select trajectory, start_version, grp, 'graded' from agentrl.graded where run = r.id
+    ), w as (
+      select l.trajectory, l.start_version, l.grp, 'live' as place, l.fence, l.versions from agentrl.live l
+      where l.run = r.id and l.purpose = 'train' and l.versions <> '{}' and (worker_ is null or l.worker = worker_)
+      union all
+      select q.trajectory, q.start_version, q.grp, q.place, t.fence, t.versions from waiting q
+      join agentrl.trajectory t on t.run = r.id and t.start_version = q.start_version and t.id = q.trajectory
+      where worker_ is null
+    )
+    select w.*, o.lag from w cross join lateral (select updates_ - agentrl.oldest_update_v1(r.id, w.versions) as lag) o
+    where o.lag > r.lag_bound order by w.fence
+  loop
+    if c.grp is not null then
+      perform 1 from agentrl.grp where id = c.grp for update;
+    end if;
+    if c.place = 'live' then
+      -- A row that is locked is just being written or ended; the next collection sees what became of it.
+      perform 1 from agentrl.live where trajectory = c.trajectory for update skip locked;
+      continue when not found;
+      delete from agentrl.live where trajectory = c.trajectory;
+    elsif c.place = 'grade_job' then
+      delete from agentrl.grade_job where trajectory = c.trajectory;
+    else
+      delete from agentrl.graded where trajectory = c.trajectory;
+    end if;
+    continue when not found;
+    perform agentrl.end_seat_v1(r.id, c.start_version, c.trajectory, c.grp, c.place, 'stale',
+      format('lag %s exceeds the bound %s before it could be claimed', c.lag, r.lag_bound), true, true, c.fence,
+      coalesce(worker_, 'reaper'));
+    gone := gone || c.trajectory;
+  end loop;
+  return gone;
+end $$;
+
+-- Drops a worker's running episodes that can't be claimed any more and returns them: the worker stops them.
+create or replace function agentrl.drop_stale_v1(run_ bigint, worker_ text) returns uuid[] language plpgsql as $$
+declare
+  r agentrl.run := agentrl.hold_run_v1(run_);
+begin
+  perform pg_advisory_xact_lock(hashtext('agentrl.admission'), run_::int);
+  return agentrl.reap_stale_v1(r, worker_);
+end $$;
+
 -- Groups that are still open after their deadline: their stragglers would hold the others until those are stale.
 create or replace function agentrl.reap_groups_v1(r agentrl.run) returns void language plpgsql as $$
 declare
@@ -140,6 +199,7 @@ begin
   end if;
   perform agentrl.reap_episodes_v1(r);
   perform agentrl.reap_waiting_v1(r);
+  perform agentrl.reap_stale_v1(r, null);
   perform agentrl.reap_groups_v1(r);
   perform agentrl.reap_items_v1(r);
 end $$;

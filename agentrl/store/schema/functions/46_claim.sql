@@ -114,7 +114,8 @@ begin
                select run_, t, 'ready', 'lease', fence_, r.trainer_owner, format('claim %s', token_)
                from i, unnest(i.trajectories) t)
     select jsonb_agg(jsonb_build_object(
-             'item', i.item, 'token', token_, 'oldest_update', i.oldest_update, 'lag', h.updates - i.oldest_update,
+             'item', i.item, 'token', token_, 'oldest_update', i.oldest_update,
+             'lag', agentrl.item_lag_v1(r, h.updates, i.oldest_update, i.trajectories, i.start_versions, i.source),
              'trajectories', i.trajectories, 'start_versions', i.start_versions, 'source', coalesce(i.source, run_))
              order by i.oldest_update, i.ready_at, i.item), sum(i.n_traj)
     into doc, claimed from i;

@@ -36,14 +36,15 @@ begin
   with gone as (
     delete from agentrl.lease where run = r.id and item = any (items_) returning *
   ), members as (
-    select g.item, m.id, m.start_version, g.token, g.oldest_update, g.source
+    select g.item, m.id, m.start_version, g.token, g.oldest_update, g.source,
+           agentrl.item_lag_v1(r, updates_, g.oldest_update, g.trajectories, g.start_versions, g.source) as lag
     from gone g, unnest(g.trajectories, g.start_versions) m (id, start_version)
   ), moves as (
     insert into agentrl.event (run, trajectory, from_place, to_place, fence, actor, why)
     select r.id, id, 'lease', 'consumed', fence_, r.trainer_owner, format('step %s', step_) from members
   )
   insert into agentrl.consumed (run, branch, step, item, trajectory, start_version, token, oldest_update, lag, source)
-  select r.id, r.branch, step_, item, id, start_version, token, oldest_update, updates_ - oldest_update, source from members;
+  select r.id, r.branch, step_, item, id, start_version, token, oldest_update, lag, source from members;
 end $$;
 
 -- Commits a step. `fates` holds 'consumed', 'released' or a drop reason per item. The same batch hash gives the first result.
@@ -131,4 +132,17 @@ begin
   values (run_, case when c.source is null then c.start_version else (select s.trainer_version from agentrl.step s
             where s.run = run_ and s.branch = branch_ and s.step = step_) end, trajectory_, branch_, step_,
           verdict, logprobs_, values_, advantages_, returns_, local_advantages_);
+end $$;
+
+-- Stores which tokens of a trajectory a step left out of the loss because they were out of range.
+create or replace function agentrl.add_masked_v1(
+  run_ bigint, branch_ bigint, step_ bigint, trajectory_ uuid, versions_ bigint[], tokens_ bigint) returns void language plpgsql as $$
+begin
+  update agentrl.consumed c set masked_versions = versions_, masked_tokens = tokens_
+  from agentrl.run r
+  where r.id = c.run and r.staleness_mode = 'segment_mask' and c.run = run_ and c.branch = branch_ and c.step = step_
+    and c.trajectory = trajectory_;
+  if not found then
+    perform agentrl.fail_v1('AR006', format('masked.trajectory: %s was not consumed by step %s of a run that masks', trajectory_, step_));
+  end if;
 end $$;

@@ -106,7 +106,7 @@ from agentrl.dropped d
 join agentrl.run r on r.id = d.run
 group by r.id, d.purpose, d.reason, d.from_place;
 
--- How old what each step trained on was, in policy updates of the oldest token of its item; live history only.
+-- How old what each step trained on was, in policy updates of the oldest token in the loss of its item; live history only.
 create or replace view agentrl.v_staleness (
   run,          -- The consuming run.
   run_name,     -- Its name.
@@ -115,10 +115,11 @@ create or replace view agentrl.v_staleness (
   mean_lag,     -- Mean lag.
   p95_lag,      -- Lag that 95 % of them do not exceed.
   max_lag,      -- Largest lag.
-  lag_bound     -- What the run allows; NULL means unbounded.
+  lag_bound,    -- What the run allows; NULL means unbounded.
+  masked_tokens -- Action tokens left out of the loss because they were over the bound (staleness.mode=segment_mask).
 ) as
 select r.id, r.name, c.step, count(*), avg(c.lag)::double precision, percentile_disc(0.95) within group (order by c.lag), max(c.lag),
-       r.lag_bound
+       r.lag_bound, sum(c.masked_tokens)::bigint
 from agentrl.consumed c
 join agentrl.run r on r.id = c.run
 where c.abandoned_by is null

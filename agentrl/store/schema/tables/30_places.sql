@@ -68,7 +68,7 @@ create table agentrl.ready (
   start_versions bigint[] not null,                         -- Partition keys of the trajectories.
   n_traj bigint not null check (n_traj = cardinality(trajectories)), -- Number of trajectories.
   n_tokens bigint not null,                                 -- Tokens of all trajectories.
-  oldest_update bigint not null,                            -- Lag is updates(head) minus this; may be negative on a dead branch.
+  oldest_update bigint not null,                            -- What the lag bound limits is updates(head) minus this; may be negative on a dead branch.
   attempts bigint not null default 0,                       -- Claims that ended with a dead trainer.
   oldest_start timestamptz not null,                        -- When its first trajectory was opened; age counts from here.
   at timestamptz not null default clock_timestamp(),        -- When it arrived.
@@ -88,7 +88,7 @@ create table agentrl.lease (
   start_versions bigint[] not null,                         -- Partition keys of the trajectories.
   n_traj bigint not null,                                   -- Number of trajectories.
   n_tokens bigint not null,                                 -- Tokens of all trajectories.
-  oldest_update bigint not null,                            -- Lag is updates(head) minus this.
+  oldest_update bigint not null,                            -- What the lag bound limits is updates(head) minus this.
   attempts bigint not null,                                 -- Claims that ended with a dead trainer before this one.
   in_update boolean not null default false,                 -- Renewed for the optimizer step: a trainer that dies from here on is charged.
   oldest_start timestamptz not null,                        -- When its first trajectory was opened.
@@ -131,10 +131,12 @@ create table agentrl.consumed (
   start_version bigint not null,                            -- Partition key of the trajectory.
   token bigint not null,                                    -- Token of the claim.
   oldest_update bigint not null,                            -- The item's oldest update when it was consumed.
-  lag bigint not null,                                      -- Lag of the item's oldest token when it was consumed.
+  lag bigint not null,                                      -- Lag of the item's oldest token in the loss when it was consumed.
   abandoned_by bigint,                                      -- Branch whose start left the step behind; NULL on the live history.
   at timestamptz not null default clock_timestamp(),        -- When it was consumed.
   source bigint,                                            -- Run that created the trajectory; NULL means the consuming run.
+  masked_tokens bigint not null default 0 check (masked_tokens >= 0), -- Action tokens left out of the loss because they were out of range.
+  masked_versions bigint[],                                 -- Policy versions of those tokens, ascending; NULL when there are none.
   primary key (run, branch, trajectory),
   foreign key (run, branch, step) references agentrl.step
 );

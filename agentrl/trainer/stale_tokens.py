@@ -1,0 +1,59 @@
+"""Tokens over the lag bound are left out of the loss: what ``staleness.mode=segment_mask`` does to a claim.
+
+Invariants
+- lag_of_what_trains: no token in the loss is over the bound, whatever else its trajectory holds.
+- masked_only_in_the_loss: credit, values and observations still see every token; a token that something else masked stays so.
+- ledger_truth: what was masked is reported by trajectory, version and number of tokens, for the ledger and for a replay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
+from uuid import UUID
+
+import numpy as np
+
+from agentrl.store.contract import Claim, ClaimedItem, Masked
+from agentrl.types import Segment, StoredTrajectory
+
+
+def mask_stale(claim: Claim, lag_of: Callable[[int], int], bound: int) -> tuple[Claim, Mapping[UUID, Masked]]:
+    """The claim with every action token of a lag over ``bound`` out of the loss, and what was left out, by episode.
+
+    An episode's sub-agents count with it.
+
+    ``lag_of``: policy updates between a version and the weights that are trained.
+    """
+    masked: dict[UUID, Masked] = {}
+
+    def without(stored: StoredTrajectory) -> StoredTrajectory:
+        segments = [segment for member in stored.family for segment in member.segments]
+        versions = {int(v) for segment in segments for v in np.unique(segment.versions)}
+        stale = sorted(version for version in versions if lag_of(version) > bound)
+        if not stale:
+            return stored
+        tokens = sum(int(np.isin(segment.versions, stale).sum()) for segment in segments)
+        masked[stored.id] = Masked(stored.id, stale, tokens)
+        return mask_versions(stored, stale)
+
+    items = [_of_item(item, without) for item in claim.items]
+    return replace(claim, items=items), masked
+
+
+def mask_versions(stored: StoredTrajectory, versions: Collection[int]) -> StoredTrajectory:
+    """The same trajectory, and its sub-agents, with the action tokens of ``versions`` out of the loss."""
+    segments = [_without(segment, versions) for segment in stored.segments]
+    return replace(stored, segments=segments, sub_agents=[mask_versions(child, versions) for child in stored.sub_agents])
+
+
+def _of_item(item: ClaimedItem, without: Callable[[StoredTrajectory], StoredTrajectory]) -> ClaimedItem:
+    return replace(item, trajectories=[without(stored) for stored in item.trajectories])
+
+
+def _without(segment: Segment, versions: Collection[int]) -> Segment:
+    stale = np.isin(segment.versions, list(versions))
+    if not stale.any():
+        return segment
+    before = np.ones(segment.n_act, np.uint8) if segment.loss_mask is None else segment.loss_mask
+    return replace(segment, loss_mask=np.where(stale, 0, before).astype(np.uint8))
