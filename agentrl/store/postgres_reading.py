@@ -14,7 +14,7 @@ from agentrl.store.codec import LINEAGE_COLUMNS, read_lineage, read_reward
 from agentrl.store.contract import QueryResult
 from agentrl.store.postgres_connection import PostgresConnection
 from agentrl.store.saved_queries import bind, saved_query
-from agentrl.store.stored_segment import SEGMENT_COLUMNS, read_segment
+from agentrl.store.stored_segment import read_segments, segment_columns
 from agentrl.types import Outcome, Purpose, Segment, StoredTrajectory, Termination
 
 _TRAJECTORIES = f"""
@@ -26,7 +26,7 @@ _TRAJECTORIES = f"""
   order by m.n
 """
 _SEGMENTS = f"""
-  select {SEGMENT_COLUMNS}, m.n
+  select {segment_columns("m.n - 1")}
   from unnest(%s::uuid[], %s::bigint[]) with ordinality m (id, start_version, n)
   join agentrl.segment s on s.run = %s and s.start_version = m.start_version and s.trajectory = m.id
   order by m.n, s.seg
@@ -48,9 +48,7 @@ class PostgresReading(PostgresConnection):
         if not ids:
             return {}
         keys = (array("uuid", ids), array("bigint", start_versions), run)
-        segments: list[list[Segment]] = [[] for _ in ids]
-        for row in self.rows(_SEGMENTS, keys):
-            segments[row[-1] - 1].append(read_segment(row))
+        segments = read_segments(len(ids), *self.result(_SEGMENTS, keys))
         listed = dict(zip(ids, segments, strict=True))
         return {row[0]: _read_trajectory(row, listed[row[0]]) for row in self.rows(_TRAJECTORIES, keys)}
 
