@@ -14,10 +14,12 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import psycopg
 import sqlalchemy
+from psycopg.adapt import Transformer
+from psycopg.pq.abc import PGresult
 from psycopg.types.json import set_json_loads
 from psycopg.types.numeric import Int8BinaryDumper
 from psycopg.types.string import StrBinaryDumper
@@ -54,6 +56,7 @@ _ERRORS: Mapping[str, type[Exception]] = {
 }
 _REPEATABLE = (psycopg.errors.DeadlockDetected, psycopg.errors.SerializationFailure)
 _ATTEMPTS = 5
+_T = TypeVar("_T")
 CONNECT_TIMEOUT_S = 10
 
 
@@ -140,12 +143,23 @@ class PostgresConnection:
 
     def rows(self, statement: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """All rows of one statement, which is a transaction of its own."""
+        return self._execute(statement, parameters, psycopg.Cursor.fetchall)
+
+    def result(self, statement: str, parameters: Sequence[Any] = ()) -> tuple[PGresult, Callable[[int], tuple[Any, ...]]]:
+        """The same in binary and not decoded, for large rows of which little is read; and what decodes a row by its number."""
+        result = self._execute(statement, parameters, lambda cursor: cursor.pgresult)
+        assert result is not None
+        decoder = Transformer()
+        decoder.set_pgresult(result)
+        return result, lambda row: decoder.load_row(row, tuple) or ()
+
+    def _execute(self, statement: str, parameters: Sequence[Any], take: Callable[[psycopg.Cursor[Any]], _T]) -> _T:
         for attempt in range(1, _ATTEMPTS + 1):
             try:
                 with self._borrow() as connection:
                     cursor = connection.cursor(binary=True)
                     cursor.execute(statement, parameters, prepare=True)
-                    return cursor.fetchall()
+                    return take(cursor)
             except _REPEATABLE as e:
                 # The server rolled the transaction back: nothing happened, so the same call may simply be made again.
                 if attempt == _ATTEMPTS:

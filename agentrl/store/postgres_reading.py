@@ -14,7 +14,7 @@ from agentrl.store.codec import LINEAGE_COLUMNS, read_lineage, read_reward
 from agentrl.store.contract import QueryResult
 from agentrl.store.postgres_connection import PostgresConnection
 from agentrl.store.saved_queries import bind, saved_query
-from agentrl.store.stored_segment import SEGMENT_COLUMNS, read_segment
+from agentrl.store.stored_segment import read_segments, segment_columns
 from agentrl.store.sub_agents import adopt
 from agentrl.types import Outcome, Purpose, Segment, StoredTrajectory, Termination
 
@@ -33,7 +33,7 @@ _SUB_AGENTS = """
   order by t.root, t.seat
 """
 _SEGMENTS = f"""
-  select {SEGMENT_COLUMNS}, m.n
+  select {segment_columns("m.n - 1")}
   from unnest(%s::uuid[], %s::bigint[]) with ordinality m (id, start_version, n)
   join agentrl.segment s on s.run = %s and s.start_version = m.start_version and s.trajectory = m.id
   order by m.n, s.seg
@@ -58,9 +58,7 @@ class PostgresReading(PostgresConnection):
         started = self.rows(_SUB_AGENTS, (array("uuid", ids), array("bigint", start_versions), run))
         all_ids = [*ids, *(row[1] for row in started)]
         keys = (array("uuid", all_ids), array("bigint", [*start_versions, *(row[2] for row in started)]), run)
-        segments: list[list[Segment]] = [[] for _ in all_ids]
-        for row in self.rows(_SEGMENTS, keys):
-            segments[row[-1] - 1].append(read_segment(row))
+        segments = read_segments(len(all_ids), *self.result(_SEGMENTS, keys))
         listed = dict(zip(all_ids, segments, strict=True))
         read = {row[0]: _read_trajectory(row, listed[row[0]]) for row in self.rows(_TRAJECTORIES, keys)}
         of_root: dict[UUID, list[StoredTrajectory]] = {}

@@ -1,30 +1,37 @@
 """Segments as Postgres gives them: arrays at once, texts, calls, results and timings when somebody asks.
 
-A trainer reads arrays only, and a claim brings thousands of turns, so what only people read stays as it came until then.
+A trainer reads arrays only, and a claim brings thousands of turns, so what only people read stays in the driver's result until
+then, neither copied nor decoded. A result is freed with the last of its segments that was not asked.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import struct
+from collections.abc import Callable, Sequence
 from dataclasses import fields
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
+from psycopg.pq.abc import PGresult
 
 from agentrl.types import FinishReason, Segment, Timings, ToolCall, ToolResult
 
-SEGMENT_COLUMNS = (
-    "seg, context, versions[1], token_versions, n_obs, n_act, ids, logprobs, loss_mask, unit_starts, finish_reason, "
-    "reward, observation_text, action_text, action_raw, tool_calls::text, tool_results::text, tool_raw, exact, "
-    "queue_s, generate_s, tool_s, compacted::text"
-)
-_AT_ONCE = 12
+HEAD = ("seg", "context", "coalesce(versions[1], 0)", "n_obs", "n_act")
+"""Numbers of a turn; they come as one value, because each value costs a client as much as a hundred of its bytes."""
+_ARRAYS = ("ids", "logprobs", "token_versions", "loss_mask", "unit_starts", "finish_reason", "reward")
+_REST = (
+    "observation_text", "action_text", "action_raw", "tool_calls::text", "tool_results::text", "tool_raw", "exact", "queue_s",
+    "generate_s", "tool_s", "compacted::text",
+)  # fmt: skip
+_AT_ONCE = 1 + len(_ARRAYS)
+_NUMBERS = struct.Struct(f"!{1 + len(HEAD)}q")
+_DOUBLE = struct.Struct("!d")
 _REPEATED = 4096
 _INT32 = np.dtype("<i4")
 _FLOAT32 = np.dtype("<f4")
-_FINISH_REASONS = {None: None} | {f.value: f for f in FinishReason}
+_FINISH_REASONS = {None: None} | {f.value.encode(): f for f in FinishReason}
 _new = object.__new__
 _set = {f.name: getattr(Segment, f.name).__set__ for f in fields(Segment)}  # the dataclass is frozen, its slots are not
 _set_index, _set_observation, _set_action = _set["index"], _set["observation"], _set["action"]
@@ -48,7 +55,7 @@ class StoredSegment(Segment):
             raise AttributeError(f"Segment has no attribute {name!r}")
         rest = self._rest
         if rest is not None:
-            for field, value in zip(_LATER, _decoded(rest), strict=True):
+            for field, value in zip(_LATER, _decoded(rest()), strict=True):
                 _set[field](self, value)
             _set_rest(self, None)
         return object.__getattribute__(self, name)
@@ -66,19 +73,17 @@ _LATER = ("observation_text", "action_text", "action_raw", "tool_calls", "tool_r
 
 
 @lru_cache(maxsize=64)
-def _repeated(version: int | None) -> np.ndarray:
+def _repeated(version: int) -> np.ndarray:
     """One version many times: turns that carry a single one are views of it, read-only like all arrays of a stored segment."""
-    made = np.full(_REPEATED, version or 0, np.int32)
+    made = np.full(_REPEATED, version, np.int32)
     made.flags.writeable = False
     return made
 
 
-def _decoded(rest: Sequence[Any]) -> tuple[Any, ...]:
-    """The values of `_LATER`."""
-    (
-        observation_text, action_text, action_raw, calls_json, results_json, tool_raw, exact, queue_s, generate_s, tool_s,
-        compacted,
-    ) = rest  # fmt: skip
+def _decoded(row: Sequence[Any]) -> tuple[Any, ...]:
+    """The values of `_LATER`, from a whole row."""
+    (observation_text, action_text, action_raw, calls_json, results_json, tool_raw, exact, queue_s, generate_s, tool_s,
+     compacted) = row[_AT_ONCE:]  # fmt: skip
     if exact is not None:
         observation_text, action_text, calls, results = json.loads(bytes(exact))
     else:
@@ -91,9 +96,27 @@ def _decoded(rest: Sequence[Any]) -> tuple[Any, ...]:
     )  # fmt: skip
 
 
-def read_segment(row: tuple[Any, ...]) -> Segment:
-    """A segment from a row that begins with `SEGMENT_COLUMNS`."""
-    seg, context, version, token_versions, n_obs, n_act, ids, logprobs, mask, units, finish, reward = row[:_AT_ONCE]
+def segment_columns(place: str) -> str:
+    """The columns that `read_segments` takes; ``place`` is SQL for the trajectory's place among those asked for, from 0."""
+    head = " || ".join(f"int8send({number})" for number in (place, *HEAD))
+    return ", ".join((head, *_ARRAYS, *_REST))
+
+
+def read_segments(n: int, result: PGresult, decode: Callable[[int], Sequence[Any]]) -> list[list[Segment]]:
+    """The segments of ``n`` trajectories from a binary result, and what decodes a row by its number when somebody asks."""
+    listed: list[list[Segment]] = [[] for _ in range(n)]
+    get = result.get_value
+    for row in range(result.ntuples):
+        head, *arrays = [get(row, column) for column in range(_AT_ONCE)]
+        assert head is not None
+        place, *numbers = _NUMBERS.unpack(head)
+        listed[place].append(_segment(numbers, arrays, partial(decode, row)))
+    return listed
+
+
+def _segment(numbers: Sequence[int], arrays: Sequence[Any], rest: Callable[[], Sequence[Any]]) -> Segment:
+    seg, context, version, n_obs, n_act = numbers
+    ids, logprobs, token_versions, mask, units, finish, reward = arrays
     tokens = np.frombuffer(ids, _INT32)
     if token_versions is not None:
         versions = np.frombuffer(token_versions, _INT32)
@@ -109,6 +132,6 @@ def read_segment(row: tuple[Any, ...]) -> Segment:
     _set_unit_starts(made, None if units is None else np.frombuffer(units, np.uint8))
     _set_context(made, context)
     _set_finish(made, _FINISH_REASONS[finish])
-    _set_reward(made, reward)
-    _set_rest(made, row[_AT_ONCE : _AT_ONCE + 11])
+    _set_reward(made, None if reward is None else _DOUBLE.unpack(reward)[0])
+    _set_rest(made, rest)
     return made

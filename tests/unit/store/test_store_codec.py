@@ -6,6 +6,7 @@ import copy
 import json
 import math
 import pickle
+import struct
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +17,7 @@ from hypothesis import strategies as st
 
 from agentrl.errors import BadValue
 from agentrl.store.codec import CONTENT, check_items, clean_text, segment_parameters, strict_json
-from agentrl.store.stored_segment import SEGMENT_COLUMNS, StoredSegment, read_segment
+from agentrl.store.stored_segment import StoredSegment, read_segments
 from agentrl.types import FinishReason, Segment, Timings, ToolCall, ToolResult
 
 
@@ -106,16 +107,47 @@ def columns(s: Segment) -> dict[str, Any]:
     return dict(zip(NAMES, segment_parameters(s), strict=True))
 
 
-def stored(s: Segment) -> Segment:
+class Result:
+    """Rows as a result holds them: numbers in one value, texts in UTF-8."""
+
+    def __init__(self, *segments: Segment) -> None:
+        self.rows = [(0, columns(s)) for s in segments]
+        self.ntuples = len(segments)
+        self.decoded: list[int] = []
+
+    def get_value(self, row: int, column: int) -> bytes | None:
+        place, found = self.rows[row]
+        numbers = (found["seg"], found["context"], found["version"] or 0, found["n_obs"], found["n_act"])
+        reward, finish = found["reward"], found["finish_reason"]
+        values = (
+            struct.pack("!6q", place, *numbers), found["ids"], found["logprobs"], found["token_versions"], found["loss_mask"],
+            found["unit_starts"],             None if finish is None else finish.encode(), None if reward is None else struct.pack("!d", reward),
+        )  # fmt: skip
+        return values[column]
+
+    def decode(self, row: int) -> tuple[Any, ...]:
+        self.decoded.append(row)
+        found = self.rows[row][1]
+        texts = (found["observation_text"].decode(), found["action_text"].decode())
+        names = (
+            "action_raw",
+            "tool_calls",
+            "tool_results",
+            "tool_raw",
+            "exact",
+            "queue_s",
+            "generate_s",
+            "tool_s",
+            "compacted",
+        )
+        return (*[None] * 8, *texts, *(found[name] for name in names))
+
+
+def stored(s: Segment, result: Result | None = None) -> Segment:
     """As read back, without a database between."""
-    found = columns(s) | {"versions[1]": columns(s)["version"]}
-    texts = {n: found[n].decode() for n in ("observation_text", "action_text")}
-    found |= texts | {
-        "tool_calls::text": found["tool_calls"],
-        "tool_results::text": found["tool_results"],
-        "compacted::text": found["compacted"],
-    }
-    return read_segment(tuple(found[name] for name in SEGMENT_COLUMNS.split(", ")))
+    made = result or Result(s)
+    ((read,),) = read_segments(1, made, made.decode)  # type: ignore[arg-type]
+    return read
 
 
 def test_segment_trivial_columns__null() -> None:
@@ -138,14 +170,15 @@ SAID = segment(
 
 
 def test_stored_segment__decodes_the_rest_when_asked() -> None:
-    read = stored(SAID)
+    result = Result(SAID)
+    read = stored(SAID, result)
     assert isinstance(read, StoredSegment)
-    assert read._rest is not None
     assert (read.context, read.reward, read.finish_reason) == (2, 0.5, FinishReason.STOP)
-    assert read._rest is not None, "arrays and numbers need no decoding"
+    assert result.decoded == [], "arrays and numbers need no decoding"
     assert read.tool_results == SAID.tool_results
-    assert read._rest is None
     assert (read.observation_text, read.timings, read.tool_calls) == (SAID.observation_text, SAID.timings, SAID.tool_calls)
+    assert result.decoded == [0], "once"
+    assert read._rest is None, "the result is no longer held"
     with pytest.raises(AttributeError, match="no attribute 'text'"):
         read.text  # type: ignore[attr-defined]  # noqa: B018
 
