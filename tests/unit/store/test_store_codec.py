@@ -121,7 +121,8 @@ class Result:
         reward, finish = found["reward"], found["finish_reason"]
         values = (
             struct.pack("!6q", place, *numbers), found["ids"], found["logprobs"], found["token_versions"], found["loss_mask"],
-            found["unit_starts"],             None if finish is None else finish.encode(), None if reward is None else struct.pack("!d", reward),
+            found["unit_starts"], None if finish is None else finish.encode(),
+            None if reward is None else struct.pack("!d", reward),
         )  # fmt: skip
         return values[column]
 

@@ -69,7 +69,7 @@ def upgrade() -> None:
         "alter table agentrl.trajectory add column if not exists parent_seg bigint, add column if not exists root uuid,"
         " add column if not exists payload json"
     )
-    op.execute("create index on agentrl.trajectory (root) where root is not null")
+    op.execute("create index if not exists trajectory_root_idx on agentrl.trajectory (root) where root is not null")
     op.execute(_AHEAD)
     op.execute("alter table agentrl.live add column if not exists parked_at timestamptz")
     op.execute(

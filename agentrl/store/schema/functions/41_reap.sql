@@ -81,9 +81,8 @@ begin
   end loop;
 end $$;
 
--- Episodes that can't be claimed any more, whatever they go on to sample, because their oldest token is out of range: running ones
--- (of one worker, or of all) and, of all, those that wait for a verdict or for their group. Their seats start again; what was
--- dropped is returned.
+-- Episodes that can't be claimed any more because their oldest token is out of range: running ones (of one worker, or of all) and
+-- those that wait for a verdict or their group. Their seats start again; the dropped ones are returned.
 create or replace function agentrl.reap_stale_v1(r agentrl.run, worker_ text) returns uuid[] language plpgsql as $$
 declare
   c record;

@@ -98,7 +98,7 @@ create table agentrl.engine_version (
   loaded_at timestamptz not null default now(),             -- When it was loaded, or failed to be.
   outcome text not null default 'loaded' check (outcome in ('loaded', 'failed')), -- Whether the engine holds the version since then.
   attempt bigint not null default 1,                        -- The how many-th attempt of this engine at this version.
-  transport text,                                           -- file, disk, tensor or distributed.
+  transport text,                                           -- How it came: file, disk, tensor or distributed.
   bytes bigint,                                             -- Bytes read or sent.
   seconds double precision,                                 -- Wall time of the attempt.
   phases jsonb,                                             -- Seconds by phase: lock, read, checksum, check, build, pause, transfer, verify, resume.
