@@ -114,6 +114,14 @@ def _contradictions(schedule: Schedule, wanted: Wanted, group: int) -> Iterator[
         yield f"{named} takes single trajectories, but algorithm.group_size is {group}: use trainer.schedule=group_async"
     if schedule == "group_async" and group == 1:
         yield f"{named} takes whole groups, but algorithm.group_size is 1: use trainer.schedule=async, or a preset with groups"
+    least = wanted.batch if wanted.batch_min is None else wanted.batch_min
+    if schedule not in LAGS and bound and least * (bound + 1) < wanted.batch:
+        enough = -(-wanted.batch // ((bound + 1) * group)) * group
+        yield (
+            f"with trainer.batch_min {least} and a lag bound of {bound} at most {least * (bound + 1)} trajectories are under "
+            f"way, so no update could take trainer.batch ({wanted.batch}): raise trainer.batch_min to {enough} or more, or "
+            f"staleness.lag to {-(-wanted.batch // least) - 1} or more"
+        )
     if schedule == "drop_last" and wanted.refresh_every > 1:
         yield (
             f"{named} starts each round on the newest weights, but staleness.refresh_every is {wanted.refresh_every}: "

@@ -29,7 +29,7 @@ def config(*overrides: str, preset: str = "sao_turn") -> RunConfig:
         ("sao_turn", ["trainer.schedule=pipelined", "trainer.pipeline_part=20"], Pace("pipelined", 64, 64, 0, 0, 20)),
         ("grpo", ["trainer.schedule=pipelined", "trainer.batch=24"], Pace("pipelined", 24, 24, 0, 0, 8)),
         ("grpo", ["trainer.schedule=drop_last", "trainer.batch=160"], Pace("drop_last", 152, 160, 1, 0, None)),
-        ("sao_turn", ["trainer.schedule=async", "trainer.batch_min=16"], Pace("async", 16, 64, 1, None, None)),
+        ("sao_turn", ["trainer.schedule=async", "trainer.batch_min=32"], Pace("async", 32, 64, 1, None, None)),
         ("grpo", ["trainer.schedule=group_async"], Pace("group_async", 64, 64, 1, None, None)),
     ],
 )  # fmt: skip
@@ -53,6 +53,9 @@ def test_no_schedule_named__follows_from_lag_and_groups(preset: str, overrides: 
         ("grpo", {"schedule": "pipelined", "staleness.eta": 1}, "unbounded (staleness.eta=1): leave staleness.lag and"),
         ("sao_turn", {"schedule": "drop_last", "staleness.lag": 0}, "the lag bound is 0: set staleness.lag to 1 or more"),
         ("sao_turn", {"schedule": "async", "staleness.lag": 0}, "the lag bound is 0: set staleness.lag to 1 or more"),
+        ("grpo", {"batch_min": 16, "staleness.lag": 2},
+         "at most 48 trajectories are under way, so no update could take trainer.batch (64): raise trainer.batch_min to 24"),
+        ("sao", {"batch_min": 20, "staleness.lag": 1}, "to 32 or more, or staleness.lag to 3 or more"),
         ("grpo", {"schedule": "async"}, "group_size is 8: use trainer.schedule=group_async"),
         ("sao_turn", {"schedule": "group_async"}, "group_size is 1: use trainer.schedule=async"),
         ("sao_turn", {"schedule": "drop_last", "staleness.lag": 3, "staleness.refresh_every": 3},

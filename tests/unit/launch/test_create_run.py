@@ -31,8 +31,8 @@ def test_settings_of_claims_and_ages__reach_the_row(tmp_path: Path) -> None:
 
 
 def test_fewest_and_most_of_a_batch__reach_the_row(tmp_path: Path) -> None:
-    spec = create_run(plan(tmp_path, "trainer.batch_min=16"), MemoryStore()).spec
-    assert (spec.batch_min, spec.batch_max) == (16, 64)
+    spec = create_run(plan(tmp_path, "trainer.batch_min=32"), MemoryStore()).spec
+    assert (spec.batch_min, spec.batch_max) == (32, 64)
 
 
 CAREFUL = """

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from agentrl.config.load import resolve
-from agentrl.launch.plan import _algorithm_line
+from agentrl.launch.plan import _algorithm_line, _schedule_line, _staleness_line, _trainer_line
 
 
 def line(preset: str, *overrides: str, real: bool = True) -> str:
@@ -47,3 +47,25 @@ def test_reference_and_passes__are_printed_where_they_are() -> None:
     assert "2 passes over each batch" in line("gspo")
     assert "KL" not in line("sao").split(": ")[1]
     assert "ratio bounds" not in line("sao", "algorithm.loss=reinforce")
+
+
+@pytest.mark.parametrize(
+    ("preset", "overrides", "schedule", "staleness", "steps"),
+    [
+        ("sao", [], "async, since a lag is allowed and there are no groups", "at most 128 episodes between", "of 64 "),
+        ("sao", ["staleness.lag=0"], "synchronous, since the lag bound is 0: rounds of 64", "strictly synchronous", "of 64 "),
+        ("grpo", [], "group_async, since a lag is allowed and there are groups of 8", "at most 128 episodes", "of 64 "),
+        ("sao", ["trainer.batch_min=40"], "async, since", "at most 1 policy updates, at most 80 episodes", "of 40 to 64 "),
+        ("sao", ["trainer.schedule=drop_last"], "drop_last: rounds of 64; an update starts when all but 3 are ready",
+         "lag of at most 1 policy updates, at most 64 episodes", "of 61 to 64 "),
+        ("sao", ["trainer.schedule=pipelined"], "pipelined: rounds of 64; 8 or more that are ready are trained on", "strictly",
+         "of 64 "),
+    ],
+)  # fmt: skip
+def test_schedule__is_printed_with_its_numbers(
+    preset: str, overrides: list[str], schedule: str, staleness: str, steps: str
+) -> None:
+    config = resolve(environment="code_agent", preset=preset, file=None, flags={}, overrides=overrides).config
+    assert schedule in _schedule_line(config)
+    assert staleness in _staleness_line(config)
+    assert steps in _trainer_line(config)

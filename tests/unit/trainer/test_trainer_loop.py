@@ -47,7 +47,7 @@ def test_batch_min__the_batch_without_it(tmp_path: Path) -> None:
 
 
 def test_end_of_the_target__what_is_left_is_not_lost(tmp_path: Path) -> None:
-    loop = loop_of(config_of("sao", "trainer.batch_min=2"), tmp_path, ends=few(3))
+    loop = loop_of(config_of("sao", "trainer.batch_min=2", "staleness.lag=3"), tmp_path, ends=few(3))
     assert loop.train()
     check = loop.store.conservation(loop.run.id)
     assert check.holds
