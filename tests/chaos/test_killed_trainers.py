@@ -18,9 +18,9 @@ from agentrl.store.embedded import embedded_in_use
 from tests.command_line import CommandLine
 
 RUN = "killed-between"
-STEPS, BATCH = 6, 16
+STEPS, BATCH = 4, 8
 COMMIT, PUBLICATION = 1, 2
-"""Keys of the locks: before step 3 is in the ledger, and before the weights of update 5 have a name."""
+"""Keys of the locks: before step 2 is in the ledger, and before the weights of update 3 have a name."""
 LOCKS = 4711
 TRIGGERS = f"""
 create function public.stand_still() returns trigger language plpgsql as $$
@@ -30,9 +30,9 @@ begin
   end if;
   return new;
 end $$;
-create trigger stand_still before insert on agentrl.step for each row when (new.step = 3)
+create trigger stand_still before insert on agentrl.step for each row when (new.step = 2)
   execute function public.stand_still({COMMIT});
-create trigger stand_still before insert on agentrl.policy_version for each row when (new.updates = 5)
+create trigger stand_still before insert on agentrl.policy_version for each row when (new.updates = 3)
   execute function public.stand_still({PUBLICATION});
 """
 NO_TRIGGERS = "drop function public.stand_still cascade"
@@ -97,17 +97,17 @@ def test_killed_between_step_commit_and_publication__resumed_and_every_book_is_r
     command_line: CommandLine, database: Database
 ) -> None:
     settings = {
-        "trainer.steps": STEPS, "trainer.batch": BATCH, "trainer.checkpoint_every": 2, "trainer.lease_s": 2,
-        "evaluation.episodes": 8, "evaluation.every": 0, "algorithm.critic.warmup_batches": 0,
+        "trainer.steps": STEPS, "trainer.batch": BATCH, "trainer.checkpoint_every": 1, "trainer.lease_s": 2,
+        "evaluation.episodes": 8, "evaluation.every": 0, "algorithm.critic.warmup_batches": 0, "sandbox.pool_size": 8,
     }  # fmt: skip
     given = [f"{name}={value}" for name, value in settings.items()]
     running = command_line.start("train", "--env", "code_agent", "--name", RUN, "--seed", "11", *given)
     kill_trainer(command_line, database, COMMIT)
-    assert database.of_run("select max(step) from agentrl.step where run = %s") == [(2,)], "what was computed did not happen"
+    assert database.of_run("select max(step) from agentrl.step where run = %s") == [(1,)], "what was computed did not happen"
     database.release(COMMIT)
     kill_trainer(command_line, database, PUBLICATION)
-    assert database.of_run("select max(step) from agentrl.step where run = %s and abandoned_by is null") == [(5,)]
-    assert database.of_run("select max(updates) from agentrl.policy_version where run = %s") == [(4,)]
+    assert database.of_run("select max(step) from agentrl.step where run = %s and abandoned_by is null") == [(3,)]
+    assert database.of_run("select max(updates) from agentrl.policy_version where run = %s") == [(2,)]
     database.release(PUBLICATION)
     assert running.wait() == 0, running.output + command_line.errors()
     assert running.output.count("starting it again") == 2
@@ -129,7 +129,7 @@ def audit(database: Database) -> None:
     ((abandoned,),) = of_run("select count(*) from agentrl.consumed where run = %s and abandoned_by is not null")
     ((dropped,),) = of_run("select count(*) from agentrl.dropped where run = %s and reason in ('abandoned_branch', 'stale')")
     assert isinstance(abandoned, int)
-    assert abandoned >= BATCH, "step 5 was committed and its weights were lost"
+    assert abandoned >= BATCH, "step 3 was committed and its weights were lost"
     assert isinstance(again, int)
     assert isinstance(dropped, int)
     assert again + dropped >= abandoned, "its trajectories are trained again, or dropped by name"
@@ -161,6 +161,6 @@ def versions_are_right(database: Database) -> None:
     assert of_run(lineage) == [(list(range(STEPS + 1)),)], "each update has its weights, once"
     explained = "select explanation from agentrl.v_versions where run = %s and version is null"
     ((gap,),) = of_run(explained)
-    assert "step 5 was committed, its trainer ended before the weights got a name; branch 3 goes on" in str(gap)
+    assert "step 3 was committed, its trainer ended before the weights got a name; branch 3 goes on" in str(gap)
     copies = of_run("select count(*) from agentrl.v_versions where run = %s and explanation like '%%(a resume)%%'")
     assert copies == [(2,)]
