@@ -140,7 +140,9 @@ def _head(module: GPTModel, vocabulary: int, role: Role) -> LogprobHead | ValueH
 
 
 def _layer_spec(config: TransformerConfig) -> TransformerBlockSubmodules:
-    layer = get_gpt_layer_local_spec(normalization="RMSNorm", qk_layernorm=config.qk_layernorm)
+    layer = get_gpt_layer_local_spec(
+        num_experts=config.num_moe_experts, normalization="RMSNorm", qk_layernorm=config.qk_layernorm
+    )
     layer.submodules.input_layernorm = layer.submodules.pre_mlp_layernorm = RMSNorm
     attention = layer.submodules.self_attention.submodules
     attention.core_attention = TorchCoreAttention

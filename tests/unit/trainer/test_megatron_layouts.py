@@ -11,6 +11,7 @@ from trainer_samples import reference_model, trained
 
 from agentrl.config.layout import LayoutSettings, ModelSizes
 from agentrl.errors import UsageError
+from agentrl.trainer.megatron.architecture import transformer_config
 from agentrl.trainer.megatron.microbatch import Row, Shard, collate
 from benchmarks.trainer.layouts import Comparison, case, compare, difference
 
@@ -21,9 +22,11 @@ CASES = {
     "tied_pipeline": case("llama", tied=True, pipeline=2),
     "context": case("qwen2", context=2),
     "critic_tensor": case("qwen2", role="critic", tensor=2),
+    "experts_tensor": case("qwen3_moe", tensor=2, sequence_parallel=True),
+    "experts_pipeline": case("qwen3_moe", tied=True, pipeline=2),
 }
 
-SAVED = ("distributed_optimizer", "tensor_with_sequence_parallel", "tied_pipeline", "critic_tensor")
+SAVED = ("distributed_optimizer", "tensor_with_sequence_parallel", "tied_pipeline", "critic_tensor", "experts_tensor")
 
 
 @pytest.fixture(scope="module")
@@ -66,6 +69,16 @@ def test_layout_that_does_not_divide__both_numbers_and_the_remedy(layout: dict[s
     told = "; ".join(LayoutSettings(**layout).misfits(ModelSizes(layers=2, heads=4, kv_heads=2, ffn=48)))
     for number in numbers:
         assert number in told
+
+
+def test_experts_over_tensor_ranks__need_sequence_parallel() -> None:
+    config = reference_model("qwen3_moe").config.to_dict()
+    with pytest.raises(UsageError, match=r"trainer\.layout\.tensor=2 .*\(qwen3_moe\) needs .*sequence_parallel=true"):
+        transformer_config(config, LayoutSettings(tensor=2), on_gpu=False)
+    with pytest.raises(UsageError, match=r"tensor \(16\) does not divide the model's 24 MLP columns"):
+        transformer_config(
+            {**config, "num_attention_heads": 16, "num_key_value_heads": 16}, LayoutSettings(tensor=16), on_gpu=False
+        )
 
 
 def test_layout_that_divides__no_complaint() -> None:
