@@ -43,6 +43,9 @@ _LAYER: Mapping[str, tuple[Kind, tuple[str, ...]]] = {
     "pre_mlp_layernorm.weight": ("whole", ("post_attention_layernorm.weight",)),
     "mlp.linear_fc1.weight": ("gated", ("mlp.gate_proj.weight", "mlp.up_proj.weight")),
     "mlp.linear_fc2.weight": ("rows", ("mlp.down_proj.weight",)),
+    # Transformer Engine fuses a norm with the matrix behind it.
+    "self_attention.linear_qkv.layer_norm_weight": ("whole", ("input_layernorm.weight",)),
+    "mlp.linear_fc1.layer_norm_weight": ("whole", ("post_attention_layernorm.weight",)),
     "mlp.router.weight": ("whole", ("mlp.gate.weight",)),
 }
 _EXPERT = re.compile(r"mlp\.experts\.local_experts\.(\d+)\.(.*)")

@@ -96,9 +96,10 @@ def test_more_ranks_than_processes__refused_with_both_numbers() -> None:
         trained(reference_model(), layout=LayoutSettings(tensor=2))
 
 
-def test_shared_rows__each_position_belongs_to_one_rank_and_nothing_is_lost() -> None:
+@pytest.mark.parametrize("packed", [False, True])
+def test_shared_rows__each_position_belongs_to_one_rank_and_nothing_is_lost(packed: bool) -> None:
     rows = [Row(torch.arange(n), torch.arange(1, n)) for n in (9, 5, 14)]
-    shards = [collate(rows, (0, 1, 2), torch.device("cpu"), Shard(part, 2, 2)) for part in range(2)]
+    shards = [collate(rows, (0, 1, 2), torch.device("cpu"), Shard(part, 2, 2, packed)) for part in range(2)]
     owned = torch.cat([shard.owned for shard in shards])
     assert sorted(owned.tolist()) == list(range(sum(len(row.positions) for row in rows)))
     for shard in shards:
@@ -106,3 +107,18 @@ def test_shared_rows__each_position_belongs_to_one_rank_and_nothing_is_lost() ->
         flat = shard.token_ids.t().flatten()
         assert torch.equal(flat[shard.source] + 1, shard.targets)  # tokens count up: the state before a token is one less
         assert shard.token_ids.shape[1] % 2 == 0
+
+
+def test_packed_shares__each_rank_has_its_two_chunks_of_each_row_at_their_places() -> None:
+    rows = [Row(torch.arange(n), torch.arange(1, n)) for n in (9, 5, 14)]
+    shards = [collate(rows, (0, 1, 2), torch.device("cpu"), Shard(part, 2, 1, packed=True)) for part in range(2)]
+    assert shards[0].lengths == shards[1].lengths == (8, 4, 16)
+    for part, shard in enumerate(shards):
+        assert shard.token_ids.shape == (1, 14)
+        for line, row, width in zip(shard.places.split([4, 2, 8]), rows, (8, 4, 16), strict=True):
+            quarters = torch.arange(width).chunk(4)
+            assert torch.equal(line, torch.cat([quarters[part], quarters[3 - part]]))
+            assert row.length <= width
+    empty = collate(rows, (), torch.device("cpu"), Shard(0, 2, 2, packed=True))
+    assert empty.token_ids.shape[1] % 2 == 0
+    assert empty.n_positions == 0
