@@ -39,6 +39,9 @@ class LayoutSettings(Section):
     """Activations of a layer are computed again in the backward pass instead of being kept."""
     precision: Literal["fp32", "bf16"] = "fp32"
     """bf16: weights and activations; masters, gradients, log-probs and losses stay fp32."""
+    kernels: Literal["torch", "transformer_engine"] = "torch"
+    """Layers of plain torch, or those of Transformer Engine, which must be installed and needs a GPU. Only its attention shares
+    packed rows between context-parallel ranks."""
 
     @property
     def ranks(self) -> int:
@@ -84,4 +87,4 @@ class LayoutSettings(Section):
             for name in ("sequence_parallel", "distributed_optimizer", "recompute")
             if getattr(self, name)
         ]
-        return ", ".join([*words, self.precision])
+        return ", ".join([*words, self.precision, *(["Transformer Engine"] if self.kernels == "transformer_engine" else [])])

@@ -1,4 +1,4 @@
-"""A Llama, Qwen2 or Qwen3 decoder over a slot-based KV cache, in float32 on the CPU.
+"""A Llama, Qwen2, Qwen3 or Qwen3-MoE decoder over a slot-based KV cache, in float32 on the CPU.
 
 Rows of many sequences go through one ragged forward: each token row names its cache slot and position, so that decoding
 (one row a sequence) and prefill (many rows a sequence) share a pass. Numbers equal transformers' within 1e-5.
@@ -17,6 +17,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
+from agentrl.engine.experts import Mixture, mixture
 from agentrl.model.config import ModelConfig
 
 SPARSE = 2
@@ -59,8 +60,17 @@ class _Layer:
     qkv_bias: torch.Tensor | None
     qk_norm: torch.Tensor | None
     out: torch.Tensor
+    mlp: _MLP | Mixture
+
+
+@dataclass(frozen=True, slots=True)
+class _MLP:
     gate_up: torch.Tensor
     down: torch.Tensor
+
+    def add_to(self, x: torch.Tensor, normed: torch.Tensor) -> torch.Tensor:
+        gate, up = torch.mm(normed, self.gate_up).chunk(2, -1)
+        return torch.addmm(x, F.silu(gate).mul_(up), self.down)
 
 
 class KVCache:
@@ -116,8 +126,7 @@ class Decoder:
         for index, layer in enumerate(self._layers):
             attended = self._attend(index, layer, F.rms_norm(x, width, None, self.config.rms_eps), rotation, at, groups, cache)
             x = torch.addmm(x, attended, layer.out)
-            gate, up = torch.mm(F.rms_norm(x, width, None, self.config.rms_eps), layer.gate_up).chunk(2, -1)
-            x = torch.addmm(x, F.silu(gate).mul_(up), layer.down)
+            x = layer.mlp.add_to(x, F.rms_norm(x, width, None, self.config.rms_eps))
         return x
 
     def _attend(
@@ -225,7 +234,13 @@ def _fuse(config: ModelConfig, tensors: Mapping[str, torch.Tensor], layer: int) 
 
     q, k = (_interleave(get(f"self_attn.{name}_proj.weight"), config.head_dim) for name in "qk")
     qkv = torch.cat([q, k, get("self_attn.v_proj.weight")]) * get("input_layernorm.weight")
-    gate_up = torch.cat([get("mlp.gate_proj.weight"), get("mlp.up_proj.weight")]) * get("post_attention_layernorm.weight")
+    before_mlp = get("post_attention_layernorm.weight")
+    mlp: _MLP | Mixture
+    if config.experts is not None:
+        mlp = mixture(config.experts, tensors, at, before_mlp)
+    else:
+        gate_up = torch.cat([get("mlp.gate_proj.weight"), get("mlp.up_proj.weight")]) * before_mlp
+        mlp = _MLP(gate_up.t().contiguous(), get("mlp.down_proj.weight").t().contiguous())
     bias = norm = None
     if config.qkv_bias:
         q, k = (_interleave(get(f"self_attn.{name}_proj.bias"), config.head_dim) for name in "qk")
@@ -233,8 +248,7 @@ def _fuse(config: ModelConfig, tensors: Mapping[str, torch.Tensor], layer: int) 
     if config.qk_norm:
         q, k = (_interleave(get(f"self_attn.{name}_norm.weight"), config.head_dim) for name in "qk")
         norm = torch.cat([q.expand(config.n_heads, -1), k.expand(config.n_kv_heads, -1)])
-    out, down = get("self_attn.o_proj.weight"), get("mlp.down_proj.weight")
-    return _Layer(qkv.t().contiguous(), bias, norm, out.t().contiguous(), gate_up.t().contiguous(), down.t().contiguous())
+    return _Layer(qkv.t().contiguous(), bias, norm, get("self_attn.o_proj.weight").t().contiguous(), mlp)
 
 
 def _interleave(rows: torch.Tensor, head_dim: int) -> torch.Tensor:

@@ -10,6 +10,7 @@ import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from importlib.util import find_spec
 from pathlib import Path
 
 from agentrl.config.algorithm import SENSIBLE_GROUPS
@@ -79,6 +80,7 @@ def make_plan(resolved: Resolved, name: str | None, store: TrajectoryStore, stor
     model = _model_line(config, environment)
     chat = chat_lines(config, environment)
     _check_critic(config)
+    _check_kernels(config.trainer.layout)
     if config.rollout.resume_partial and not environment.is_repeatable:
         raise UsageError(
             f"rollout.resume_partial does an episode's calls again, but environment {environment.name} has tools whose calls "
@@ -147,7 +149,7 @@ def _model_line(config: RunConfig, environment: Environment) -> str:
     from agentrl.model.model_dir import open_model_dir
 
     opened = open_model_dir(Path(config.model.path)).config
-    sizes = ModelSizes(opened.n_layers, opened.n_heads, opened.n_kv_heads, opened.intermediate_size)
+    sizes = ModelSizes(opened.n_layers, opened.n_heads, opened.n_kv_heads, opened.mlp_width)
     if misfits := config.trainer.layout.misfits(sizes):
         raise UsageError("; ".join(misfits))
     return f"{config.model.path}, no warm start"
@@ -191,6 +193,19 @@ def _check_critic(config: RunConfig) -> None:
     from agentrl.model.critic_dir import critic_files
 
     critic_files(Path(path), None if config.model.path is None else ModelConfig.read(Path(config.model.path)))
+
+
+def _check_kernels(layout: LayoutSettings) -> None:
+    if layout.kernels == "torch":
+        return
+    lacking = "the package transformer_engine is not installed" if find_spec("transformer_engine") is None else ""
+    if not _has_gpu():
+        lacking = "; ".join(filter(None, [lacking, "there is no NVIDIA GPU here"]))
+    if lacking:
+        raise NotReadyError(
+            f"trainer.layout.kernels=transformer_engine: {lacking}. Install `transformer-engine[pytorch]` on a GPU machine, or "
+            "leave the setting out: layers of plain torch do the same."
+        )
 
 
 def _sandbox(config: RunConfig, environment: Environment) -> str:
@@ -281,5 +296,9 @@ def _checkpoint_line(config: RunConfig) -> str:
 
 
 def _device() -> str:
+    return "GPU (NCCL)" if _has_gpu() else "CPU (gloo)"
+
+
+def _has_gpu() -> bool:
     # Not by torch: importing it takes longer than everything else that the plan does.
-    return "GPU (NCCL)" if Path("/dev/nvidiactl").exists() else "CPU (gloo)"
+    return Path("/dev/nvidiactl").exists()

@@ -1,4 +1,4 @@
-"""A Hugging Face ``config.json`` as one dataclass, for the dense decoders that engine and trainer both know.
+"""A Hugging Face ``config.json`` as one dataclass, for the decoders that engine and trainer both know.
 
 HF names are the only vocabulary between trainer, weights and engine: `tensor_shapes` lists them for a configuration.
 """
@@ -15,17 +15,34 @@ from agentrl.types import Json
 
 VALUE_HEAD_PREFIX = "value_head."
 """Names of a critic's head in a file of weights; a policy's has none."""
-_IDENTITY = ("model_type", "num_hidden_layers", "hidden_size", "intermediate_size", "num_attention_heads", "vocab_size")
+_SHARED = ("model_type", "num_hidden_layers", "hidden_size", "intermediate_size", "num_attention_heads", "vocab_size")
 
-ARCHITECTURES = {"LlamaForCausalLM": "llama", "Qwen2ForCausalLM": "qwen2", "Qwen3ForCausalLM": "qwen3"}
+ARCHITECTURES = {
+    "LlamaForCausalLM": "llama",
+    "Qwen2ForCausalLM": "qwen2",
+    "Qwen3ForCausalLM": "qwen3",
+    "Qwen3MoeForCausalLM": "qwen3_moe",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Experts:
+    """The MLP of each layer as a mixture: a router chooses ``active`` of ``count`` experts for each token."""
+
+    count: int
+    active: int
+    width: int
+    """Columns of one expert."""
+    renormalised: bool
+    """The weights of the chosen ones add up to 1."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelConfig:
-    """Sizes and options of a dense decoder; ``raw`` is the file's content, unchanged."""
+    """Sizes and options of a decoder; ``raw`` is the file's content, unchanged."""
 
     architecture: str
-    """``llama``, ``qwen2`` or ``qwen3``."""
+    """``llama``, ``qwen2``, ``qwen3`` or ``qwen3_moe``."""
     vocab_size: int
     hidden_size: int
     intermediate_size: int
@@ -39,6 +56,8 @@ class ModelConfig:
     tie_embeddings: bool
     qkv_bias: bool
     qk_norm: bool
+    experts: Experts | None
+    """None: each layer has one MLP, of ``intermediate_size`` columns."""
     raw: Mapping[str, Json] = field(repr=False, compare=False)
 
     @classmethod
@@ -86,7 +105,8 @@ class ModelConfig:
             max_positions=int(raw["max_position_embeddings"]),
             tie_embeddings=bool(raw.get("tie_word_embeddings", False)),
             qkv_bias=architecture == "qwen2",
-            qk_norm=architecture == "qwen3",
+            qk_norm=architecture in ("qwen3", "qwen3_moe"),
+            experts=experts_of(raw),
             raw=dict(raw),
         )
 
@@ -104,14 +124,27 @@ class ModelConfig:
             if self.qk_norm:
                 shapes[f"{at}self_attn.q_norm.weight"] = (self.head_dim,)
                 shapes[f"{at}self_attn.k_norm.weight"] = (self.head_dim,)
-            shapes[f"{at}mlp.gate_proj.weight"] = (self.intermediate_size, d)
-            shapes[f"{at}mlp.up_proj.weight"] = (self.intermediate_size, d)
-            shapes[f"{at}mlp.down_proj.weight"] = (d, self.intermediate_size)
+            shapes |= self._mlp_shapes(at)
             shapes[f"{at}input_layernorm.weight"] = (d,)
             shapes[f"{at}post_attention_layernorm.weight"] = (d,)
         shapes["model.norm.weight"] = (d,)
         if not self.tie_embeddings:
             shapes["lm_head.weight"] = (self.vocab_size, d)
+        return shapes
+
+    @property
+    def mlp_width(self) -> int:
+        """Columns of one MLP, which tensor-parallel ranks divide among them."""
+        return self.intermediate_size if self.experts is None else self.experts.width
+
+    def _mlp_shapes(self, at: str) -> dict[str, tuple[int, ...]]:
+        d, width = self.hidden_size, self.mlp_width
+        shapes: dict[str, tuple[int, ...]] = {}
+        if self.experts is not None:
+            shapes[f"{at}mlp.gate.weight"] = (self.experts.count, d)
+        for mlp in [f"{at}mlp."] if self.experts is None else [f"{at}mlp.experts.{n}." for n in range(self.experts.count)]:
+            shapes |= {f"{mlp}gate_proj.weight": (width, d), f"{mlp}up_proj.weight": (width, d)}
+            shapes[f"{mlp}down_proj.weight"] = (d, width)
         return shapes
 
     def critic_shapes(self) -> dict[str, tuple[int, ...]]:
@@ -132,10 +165,31 @@ def _refuse_unsupported(raw: Mapping[str, Json], source: str) -> None:
         raise UsageError(f"{source}: sliding-window attention is not supported")
     if raw.get("hidden_act", "silu") != "silu":
         raise UsageError(f"{source}: activation {raw['hidden_act']!r} is not supported, only 'silu'")
+    if raw.get("mlp_only_layers") or raw.get("decoder_sparse_step", 1) != 1:
+        raise UsageError(
+            f"{source}: mlp_only_layers and decoder_sparse_step: layers with and without experts are not supported"
+        )
     if raw.get("attention_bias") or raw.get("mlp_bias"):
         raise UsageError(f"{source}: attention_bias and mlp_bias are not supported")
 
 
+def experts_of(raw: Mapping[str, Json]) -> Experts | None:
+    """The mixture of experts that a parsed file describes, if it does."""
+    if raw.get("model_type") != "qwen3_moe" and raw.get("architectures") != ["Qwen3MoeForCausalLM"]:
+        return None
+    return Experts(
+        count=_experts_in(raw) or 128,
+        active=int(raw.get("num_experts_per_tok", 8)),
+        width=int(raw["moe_intermediate_size"]),
+        renormalised=bool(raw.get("norm_topk_prob", False)),
+    )
+
+
 def identity(raw: Mapping[str, Json]) -> dict[str, Json]:
     """What two models have in common when one can go on from a checkpoint of the other, by the keys of ``config.json``."""
-    return {name: raw.get(name) for name in _IDENTITY}
+    return {**{name: raw.get(name) for name in _SHARED}, "num_experts": _experts_in(raw)}
+
+
+def _experts_in(raw: Mapping[str, Json]) -> int | None:
+    count = raw.get("num_experts") or raw.get("num_local_experts")  # as newer releases of transformers call it
+    return None if count is None else int(count)

@@ -18,6 +18,7 @@ from megatron.core import parallel_state
 from torch import Tensor
 
 from agentrl.config.layout import LayoutSettings
+from agentrl.model.config import ARCHITECTURES, ModelConfig
 from agentrl.trainer.megatron.mapping import export_gradients
 from agentrl.trainer.megatron.microbatch import Row
 from agentrl.trainer.megatron.model import NonFiniteStep, OptimizerSettings, Step, TrainedModel
@@ -41,9 +42,11 @@ Case = Mapping[str, Any]
 
 def config(kind: str, *, tied: bool) -> dict[str, Any]:
     """A four-layer model of the architecture, as the dict of its ``config.json``."""
+    mixture = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "norm_topk_prob": True}
     return {
-        "architectures": [{"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}[kind]],
+        "architectures": [next(name for name, known in ARCHITECTURES.items() if known == kind)],
         "model_type": kind,
+        **(mixture if kind == "qwen3_moe" else {}),
         "vocab_size": VOCABULARY,
         "hidden_size": 64,
         "intermediate_size": 160,
@@ -61,8 +64,6 @@ def config(kind: str, *, tied: bool) -> dict[str, Any]:
 
 def random_weights(hf: Mapping[str, Any]) -> dict[str, Tensor]:
     """Weights large enough that logits, norms and biases are not trivial."""
-    from agentrl.model.config import ModelConfig
-
     generator = torch.Generator().manual_seed(0)
     weights = {}
     for name, shape in ModelConfig.from_raw(hf, "the layout model").tensor_shapes().items():

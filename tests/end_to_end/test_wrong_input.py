@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,14 @@ def test_usage__exit_2_and_the_nearest_name(arguments: list[str], said: str, com
     output = command_line.run("train", *arguments, code=2)
     assert said in output
     assert "Traceback" not in output
+
+
+def test_kernels_that_are_not_there__exit_3_and_the_name(command_line: CommandLine) -> None:
+    if find_spec("transformer_engine") is not None:
+        pytest.skip("Transformer Engine is installed here")
+    output = command_line.run("train", "--env", "code_agent", "trainer.layout.kernels=transformer_engine", code=3)
+    assert "transformer_engine is not installed" in output
+    assert "or leave the setting out" in output
 
 
 def test_model_directory_without_weights__is_named(command_line: CommandLine) -> None:

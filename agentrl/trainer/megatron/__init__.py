@@ -13,3 +13,8 @@ with warnings.catch_warnings():
     import megatron.core.distributed
     import megatron.core.models.gpt.gpt_layer_specs
     import megatron.core.optimizer  # noqa: F401
+    from megatron.core.transformer.moe import moe_utils
+
+if not hasattr(moe_utils, "te_general_gemm"):
+    # 0.16.1 asks whether this is None, but without Transformer Engine never defines it.
+    moe_utils.te_general_gemm = None

@@ -11,8 +11,9 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 
 from agentrl.config.layout import LayoutSettings, ModelSizes
 from agentrl.errors import UsageError
+from agentrl.model.config import experts_of
 
-SUPPORTED = ("llama", "qwen2", "qwen3")
+SUPPORTED = ("llama", "qwen2", "qwen3", "qwen3_moe")
 
 
 def rotary_base(hf: Mapping[str, Any]) -> float:
@@ -39,12 +40,13 @@ def head_dim(hf: Mapping[str, Any]) -> int:
 
 def sizes(hf: Mapping[str, Any]) -> ModelSizes:
     """What a layout must divide."""
-    heads = hf["num_attention_heads"]
-    return ModelSizes(hf["num_hidden_layers"], heads, hf.get("num_key_value_heads") or heads, hf["intermediate_size"])
+    heads, experts = hf["num_attention_heads"], experts_of(hf)
+    width = hf["intermediate_size"] if experts is None else experts.width
+    return ModelSizes(hf["num_hidden_layers"], heads, hf.get("num_key_value_heads") or heads, width)
 
 
 def transformer_config(hf: Mapping[str, Any], layout: LayoutSettings, *, on_gpu: bool) -> TransformerConfig:
-    """megatron-core's config of a dense Llama, Qwen2 or Qwen3 given as the dict of its ``config.json``.
+    """megatron-core's config of a Llama, Qwen2, Qwen3 or Qwen3-MoE given as the dict of its ``config.json``.
 
     Raises `UsageError` naming the field when the architecture has a part that the mapping does not carry, and both numbers when
     the layout does not divide the model.
@@ -54,7 +56,7 @@ def transformer_config(hf: Mapping[str, Any], layout: LayoutSettings, *, on_gpu:
     if misfits:
         raise UsageError("; ".join(misfits))
     dtype = torch.bfloat16 if layout.precision == "bf16" else torch.float32
-    return TransformerConfig(
+    config = TransformerConfig(
         tensor_model_parallel_size=layout.tensor,
         pipeline_model_parallel_size=layout.pipeline,
         context_parallel_size=layout.context,
@@ -81,7 +83,7 @@ def transformer_config(hf: Mapping[str, Any], layout: LayoutSettings, *, on_gpu:
         activation_func=F.silu,
         add_bias_linear=False,
         add_qkv_bias=hf["model_type"] == "qwen2",
-        qk_layernorm=hf["model_type"] == "qwen3",
+        qk_layernorm=hf["model_type"] in ("qwen3", "qwen3_moe"),
         hidden_dropout=0.0,
         attention_dropout=0.0,
         use_cpu_initialization=not on_gpu,
@@ -93,7 +95,32 @@ def transformer_config(hf: Mapping[str, Any], layout: LayoutSettings, *, on_gpu:
         persist_layer_norm=False,
         # The caller divides by a global denominator; gradients are then summed over ranks, never averaged.
         calculate_per_token_loss=True,
+        **_experts(hf, layout),
     )
+    # Experts are not spread over ranks, so lengths are no matter to how tokens reach them; the other dispatcher needs CUDA.
+    config.moe_token_dispatcher_type = "allgather"
+    return config
+
+
+def _experts(hf: Mapping[str, Any], layout: LayoutSettings) -> dict[str, Any]:
+    """The mixture of experts. Nothing balances the router's load: such a loss would not be the algorithm's."""
+    experts = experts_of(hf)
+    if experts is None:
+        return {}
+    if layout.tensor > 1 and not layout.sequence_parallel:
+        raise UsageError(
+            f"trainer.layout.tensor={layout.tensor} with a mixture of experts ({hf['model_type']}) needs "
+            "trainer.layout.sequence_parallel=true: without it each rank would train the router on all tokens again"
+        )
+    return {
+        "num_moe_experts": experts.count,
+        "moe_ffn_hidden_size": experts.width,
+        "moe_router_topk": experts.active,
+        # Softmax over the chosen ones is softmax over all, renormalised.
+        "moe_router_pre_softmax": not experts.renormalised,
+        "moe_router_dtype": "fp32",
+        "moe_router_load_balancing_type": "none",
+    }
 
 
 def _refuse_unsupported(hf: Mapping[str, Any]) -> None:

@@ -15,6 +15,7 @@ from megatron.core import parallel_state
 from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
 from megatron.core.models.gpt.gpt_model import GPTModel
 from megatron.core.tensor_parallel import random as megatron_random
+from megatron.core.transformer.spec_utils import ModuleSpec
 from megatron.core.transformer.transformer_block import TransformerBlockSubmodules, get_num_layers_to_build
 from megatron.core.transformer.transformer_config import TransformerConfig
 
@@ -23,6 +24,7 @@ from agentrl.errors import UsageError
 from agentrl.trainer.megatron.architecture import head_dim, is_tied, rotary_base, transformer_config
 from agentrl.trainer.megatron.attention import TorchCoreAttention
 from agentrl.trainer.megatron.cpu import megatron_device, training_device
+from agentrl.trainer.megatron.fused import fused_layer
 from agentrl.trainer.megatron.head import LogprobHead, ValueHead
 from agentrl.trainer.megatron.mapping import mark_shards
 from agentrl.trainer.megatron.norm import RMSNorm
@@ -101,7 +103,7 @@ def build_module(hf: Mapping[str, Any], role: Role, layout: LayoutSettings, *, f
         config = transformer_config(hf, layout, on_gpu=device.type == "cuda")
         module = GPTModel(
             config,
-            _layer_spec(config),
+            _layer_spec(config, layout),
             vocab_size=padded_vocabulary(hf["vocab_size"], layout),
             max_sequence_length=hf["max_position_embeddings"],
             pre_process=parallel_state.is_pipeline_first_stage(),
@@ -117,7 +119,7 @@ def build_module(hf: Mapping[str, Any], role: Role, layout: LayoutSettings, *, f
     mark_shards(module)
     if freeze_attention:
         for name, parameter in module.named_parameters():
-            if ".self_attention." in name:
+            if ".self_attention." in name and not name.endswith(".layer_norm_weight"):  # the layer's norm, fused into it
                 parameter.requires_grad = False
     return module
 
@@ -139,11 +141,18 @@ def _head(module: GPTModel, vocabulary: int, role: Role) -> LogprobHead | ValueH
     return head
 
 
-def _layer_spec(config: TransformerConfig) -> TransformerBlockSubmodules:
-    layer = get_gpt_layer_local_spec(normalization="RMSNorm", qk_layernorm=config.qk_layernorm)
+def _layer_spec(config: TransformerConfig, layout: LayoutSettings) -> TransformerBlockSubmodules:
+    layer, norm = fused_layer(config) if layout.kernels == "transformer_engine" else (_torch_layer(config), RMSNorm)
+    return TransformerBlockSubmodules(layer_specs=[layer] * get_num_layers_to_build(config), layer_norm=norm)
+
+
+def _torch_layer(config: TransformerConfig) -> ModuleSpec:
+    layer = get_gpt_layer_local_spec(
+        num_experts=config.num_moe_experts, normalization="RMSNorm", qk_layernorm=config.qk_layernorm
+    )
     layer.submodules.input_layernorm = layer.submodules.pre_mlp_layernorm = RMSNorm
     attention = layer.submodules.self_attention.submodules
     attention.core_attention = TorchCoreAttention
     if config.qk_layernorm:
         attention.q_layernorm = attention.k_layernorm = RMSNorm
-    return TransformerBlockSubmodules(layer_specs=[layer] * get_num_layers_to_build(config), layer_norm=RMSNorm)
+    return layer

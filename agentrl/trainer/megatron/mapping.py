@@ -1,4 +1,4 @@
-"""Hugging Face names and layouts of dense Llama, Qwen2 and Qwen3 weights, to and from megatron-core parameters.
+"""Hugging Face names and layouts of Llama, Qwen2, Qwen3 and Qwen3-MoE weights, to and from megatron-core parameters.
 
 Loading and exporting are exact: load then export gives the same bits, however the parameters are spread over ranks. Tied models
 have no ``lm_head.weight`` on either side; rows that only pad the vocabulary are never exported.
@@ -43,7 +43,12 @@ _LAYER: Mapping[str, tuple[Kind, tuple[str, ...]]] = {
     "pre_mlp_layernorm.weight": ("whole", ("post_attention_layernorm.weight",)),
     "mlp.linear_fc1.weight": ("gated", ("mlp.gate_proj.weight", "mlp.up_proj.weight")),
     "mlp.linear_fc2.weight": ("rows", ("mlp.down_proj.weight",)),
+    # Transformer Engine fuses a norm with the matrix behind it.
+    "self_attention.linear_qkv.layer_norm_weight": ("whole", ("input_layernorm.weight",)),
+    "mlp.linear_fc1.layer_norm_weight": ("whole", ("post_attention_layernorm.weight",)),
+    "mlp.router.weight": ("whole", ("mlp.gate.weight",)),
 }
+_EXPERT = re.compile(r"mlp\.experts\.local_experts\.(\d+)\.(.*)")
 
 
 class _Entry(NamedTuple):
@@ -59,7 +64,7 @@ def _entries(model: GPTModel) -> Iterator[_Entry]:
         layer = re.fullmatch(r"decoder\.layers\.(\d+)\.(.*)", name)
         if layer:
             number = model.decoder.layers[int(layer[1])].layer_number - 1
-            kind, suffixes = _LAYER[layer[2]]
+            kind, suffixes = _in_layer(layer[2])
             yield _Entry(parameter, kind, tuple(f"model.layers.{number}.{suffix}" for suffix in suffixes))
         elif name.startswith("output_layer.") and isinstance(model.output_layer, ValueHead):
             yield _Entry(parameter, "whole", (VALUE_HEAD_PREFIX + name.removeprefix("output_layer."),))
@@ -68,6 +73,15 @@ def _entries(model: GPTModel) -> Iterator[_Entry]:
         else:
             kind, hf_name = _TOP[name]
             yield _Entry(parameter, kind, (hf_name,))
+
+
+def _in_layer(name: str) -> tuple[Kind, tuple[str, ...]]:
+    """Of a parameter by its name in the layer; each expert is an MLP of its own."""
+    expert = _EXPERT.fullmatch(name)
+    if expert is None:
+        return _LAYER[name]
+    kind, suffixes = _LAYER[f"mlp.{expert[2]}"]
+    return kind, tuple(suffix.replace("mlp.", f"mlp.experts.{expert[1]}.", 1) for suffix in suffixes)
 
 
 def mark_shards(model: GPTModel) -> None:

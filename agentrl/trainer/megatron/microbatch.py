@@ -42,11 +42,13 @@ class Row:
 
 class Shard(NamedTuple):
     """Which tokens of each row this rank computes: ``part`` of ``parts`` context-parallel ranks; ``multiple``: the sequence
-    parallel ranks that the local tokens are divided among once more."""
+    parallel ranks that the local tokens are divided among once more; ``packed``: shared rows lie end to end, each padded to a
+    length that divides, instead of all to one."""
 
     part: int = 0
     parts: int = 1
     multiple: int = 1
+    packed: bool = False
 
     def places(self, width: int) -> Tensor:
         """int64 [width / parts]: with ``parts`` ranks this one holds chunks ``part`` and ``2 parts - 1 - part``, so that causal
@@ -119,7 +121,8 @@ def collate(rows: Sequence[Row], indices: Sequence[int], device: torch.device, s
     """Lay out the rows named by ``indices``; without rows, filler tokens and no positions."""
     shard = shard or Shard()
     chosen = [rows[i] for i in indices]
-    token_ids, places, lengths, source = (_padded if shard.parts > 1 else _packed)(chosen, shard)
+    lay_out = _packed if shard.parts == 1 else _packed_shares if shard.packed else _padded
+    token_ids, places, lengths, source = lay_out(chosen, shard)
     owned = torch.arange(len(source)) if shard.parts == 1 else (source >= 0).nonzero().flatten()
     targets = _join([_targets(row) for row in chosen], torch.int64)
     scaled = any(row.temperature != 1 for row in chosen)
@@ -154,6 +157,26 @@ def _packed(chosen: Sequence[Row], shard: Shard) -> _Laid:
     source = [row.positions - 1 + start for row, start in zip(chosen, starts, strict=True)]
     places = torch.cat([torch.arange(length) for length in lengths])
     return torch.cat(tokens).unsqueeze(0), places, tuple(lengths), _join(source, torch.int64)
+
+
+def _packed_shares(chosen: Sequence[Row], shard: Shard) -> _Laid:
+    """``lengths`` are those of whole rows; ``source`` is -1 where another rank has the position."""
+    step = 2 * shard.parts * shard.multiple
+    tokens, places, lengths, source = [], [], [], []
+    start = 0
+    for row in chosen or [Row(torch.zeros(1, dtype=torch.int64), torch.zeros(0, dtype=torch.int64))]:
+        width = max(row.length + -row.length % step, step)
+        whole = torch.zeros(width, dtype=torch.int64)
+        whole[: row.length] = row.tokens[: row.length]
+        own = shard.places(width)
+        local = torch.full((width,), -1, dtype=torch.int64)
+        local[own] = torch.arange(len(own)) + start
+        tokens.append(whole[own])
+        places.append(own)
+        lengths.append(width)
+        source.append(local[row.positions - 1])
+        start += len(own)
+    return torch.cat(tokens).unsqueeze(0), torch.cat(places), tuple(lengths), _join(source, torch.int64)
 
 
 def _padded(chosen: Sequence[Row], shard: Shard) -> _Laid:

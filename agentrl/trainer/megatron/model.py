@@ -239,15 +239,16 @@ class TrainedModel:
 
     def _micro_batches(self, rows: Sequence[Row]) -> list[MicroBatch]:
         layout = self.layout
+        packs = layout.kernels == "transformer_engine"  # of rows that are shared between ranks only its attention takes lines
         batches = plan(
             rows,
             max_tokens=self.max_tokens * layout.context,
             rank=parallel_state.get_data_parallel_rank(),
             ranks=parallel_state.get_data_parallel_world_size(),
-            padded=layout.context > 1,
+            padded=layout.context > 1 and not packs,
         )
         shard = Shard(
-            parallel_state.get_context_parallel_rank(), layout.context, layout.tensor if layout.sequence_parallel else 1
+            parallel_state.get_context_parallel_rank(), layout.context, layout.tensor if layout.sequence_parallel else 1, packs
         )
         return [collate(rows, batch, training_device(), shard) for batch in batches]
 

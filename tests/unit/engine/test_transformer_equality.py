@@ -16,10 +16,13 @@ from transformers import (
     Qwen2ForCausalLM,
     Qwen3Config,
     Qwen3ForCausalLM,
+    Qwen3MoeConfig,
+    Qwen3MoeForCausalLM,
 )
 
 from agentrl.engine.transformer import Decoder, KVCache, Rows
 from agentrl.model.config import ModelConfig
+from agentrl.model.weight_files import model_tensors, weight_files
 
 SIZES: dict[str, Any] = {
     "vocab_size": 101,
@@ -30,6 +33,7 @@ SIZES: dict[str, Any] = {
     "num_key_value_heads": 2,
     "max_position_embeddings": 128,
 }
+EXPERTS: dict[str, Any] = {"head_dim": 16, "num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 40}
 MODELS = {
     "llama-tied": lambda: LlamaForCausalLM(LlamaConfig(**SIZES, tie_word_embeddings=True)),
     "llama-theta": lambda: LlamaForCausalLM(
@@ -37,6 +41,8 @@ MODELS = {
     ),
     "qwen2": lambda: Qwen2ForCausalLM(Qwen2Config(**SIZES)),
     "qwen3": lambda: Qwen3ForCausalLM(Qwen3Config(**SIZES, head_dim=32)),
+    "qwen3-moe": lambda: Qwen3MoeForCausalLM(Qwen3MoeConfig(**SIZES, **EXPERTS, norm_topk_prob=True)),
+    "qwen3-moe-unnormalised": lambda: Qwen3MoeForCausalLM(Qwen3MoeConfig(**SIZES, **EXPERTS, norm_topk_prob=False)),
 }
 
 
@@ -54,7 +60,8 @@ def decoder(model: PreTrainedModel, tmp_path: Path) -> Decoder:
     model.config.architectures = [type(model).__name__]
     model.config.save_pretrained(tmp_path)
     config = ModelConfig.read(tmp_path)
-    tensors = {name: parameter.detach() for name, parameter in model.named_parameters()}
+    model.save_pretrained(tmp_path)  # in memory transformers stacks the experts of a layer
+    tensors = dict(model_tensors(weight_files(tmp_path), config))
     assert {name: tuple(t.shape) for name, t in tensors.items()} == config.tensor_shapes()
     return Decoder(config, tensors, max_context=64)
 

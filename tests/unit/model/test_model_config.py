@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from transformers import LlamaConfig, Qwen2Config, Qwen3Config
+from transformers import LlamaConfig, Qwen2Config, Qwen3Config, Qwen3MoeConfig
 
 from agentrl.errors import UsageError
-from agentrl.model.config import ModelConfig
+from agentrl.model.config import Experts, ModelConfig, identity
 
 RAW: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],
@@ -30,6 +30,7 @@ RAW: dict[str, Any] = {
         (LlamaConfig(), "LlamaForCausalLM", False, False),
         (Qwen2Config(), "Qwen2ForCausalLM", True, False),
         (Qwen3Config(), "Qwen3ForCausalLM", False, True),
+        (Qwen3MoeConfig(), "Qwen3MoeForCausalLM", False, True),
     ],
 )
 def test_config_saved_by_transformers__read(tmp_path: Path, config: Any, name: str, bias: bool, norm: bool) -> None:
@@ -83,3 +84,19 @@ def test_missing_key_or_file_or_json__named(tmp_path: Path) -> None:
         ModelConfig.read(tmp_path)
     (tmp_path / "config.json").write_text(json.dumps(RAW))
     assert ModelConfig.read(tmp_path).vocab_size == 50
+
+
+def test_mixture_of_experts__read_under_both_names_of_the_count(tmp_path: Path) -> None:
+    raw = {
+        **RAW, "architectures": ["Qwen3MoeForCausalLM"], "num_experts_per_tok": 2, "moe_intermediate_size": 24,
+        "norm_topk_prob": True,
+    }  # fmt: skip
+    for name in ("num_experts", "num_local_experts"):
+        config = ModelConfig.from_raw({**raw, name: 4}, "test")
+        assert config.experts == Experts(count=4, active=2, width=24, renormalised=True)
+        assert config.mlp_width == 24
+        assert config.tensor_shapes()["model.layers.0.mlp.experts.3.down_proj.weight"] == (32, 24)
+        assert identity({**raw, name: 4})["num_experts"] == 4
+    for mixed in ({"mlp_only_layers": [0]}, {"decoder_sparse_step": 2}):
+        with pytest.raises(UsageError, match="layers with and without experts are not supported"):
+            ModelConfig.from_raw({**raw, **mixed, "num_experts": 4}, "test")

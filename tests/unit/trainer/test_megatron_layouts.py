@@ -11,6 +11,7 @@ from trainer_samples import reference_model, trained
 
 from agentrl.config.layout import LayoutSettings, ModelSizes
 from agentrl.errors import UsageError
+from agentrl.trainer.megatron.architecture import transformer_config
 from agentrl.trainer.megatron.microbatch import Row, Shard, collate
 from benchmarks.trainer.layouts import Comparison, case, compare, difference
 
@@ -21,9 +22,11 @@ CASES = {
     "tied_pipeline": case("llama", tied=True, pipeline=2),
     "context": case("qwen2", context=2),
     "critic_tensor": case("qwen2", role="critic", tensor=2),
+    "experts_tensor": case("qwen3_moe", tensor=2, sequence_parallel=True),
+    "experts_pipeline": case("qwen3_moe", tied=True, pipeline=2),
 }
 
-SAVED = ("distributed_optimizer", "tensor_with_sequence_parallel", "tied_pipeline", "critic_tensor")
+SAVED = ("distributed_optimizer", "tensor_with_sequence_parallel", "tied_pipeline", "critic_tensor", "experts_tensor")
 
 
 @pytest.fixture(scope="module")
@@ -68,6 +71,16 @@ def test_layout_that_does_not_divide__both_numbers_and_the_remedy(layout: dict[s
         assert number in told
 
 
+def test_experts_over_tensor_ranks__need_sequence_parallel() -> None:
+    config = reference_model("qwen3_moe").config.to_dict()
+    with pytest.raises(UsageError, match=r"trainer\.layout\.tensor=2 .*\(qwen3_moe\) needs .*sequence_parallel=true"):
+        transformer_config(config, LayoutSettings(tensor=2), on_gpu=False)
+    with pytest.raises(UsageError, match=r"tensor \(16\) does not divide the model's 24 MLP columns"):
+        transformer_config(
+            {**config, "num_attention_heads": 16, "num_key_value_heads": 16}, LayoutSettings(tensor=16), on_gpu=False
+        )
+
+
 def test_layout_that_divides__no_complaint() -> None:
     assert not LayoutSettings(tensor=2, pipeline=2, data=3).misfits(ModelSizes(layers=2, heads=4, kv_heads=2, ffn=48))
 
@@ -83,9 +96,10 @@ def test_more_ranks_than_processes__refused_with_both_numbers() -> None:
         trained(reference_model(), layout=LayoutSettings(tensor=2))
 
 
-def test_shared_rows__each_position_belongs_to_one_rank_and_nothing_is_lost() -> None:
+@pytest.mark.parametrize("packed", [False, True])
+def test_shared_rows__each_position_belongs_to_one_rank_and_nothing_is_lost(packed: bool) -> None:
     rows = [Row(torch.arange(n), torch.arange(1, n)) for n in (9, 5, 14)]
-    shards = [collate(rows, (0, 1, 2), torch.device("cpu"), Shard(part, 2, 2)) for part in range(2)]
+    shards = [collate(rows, (0, 1, 2), torch.device("cpu"), Shard(part, 2, 2, packed)) for part in range(2)]
     owned = torch.cat([shard.owned for shard in shards])
     assert sorted(owned.tolist()) == list(range(sum(len(row.positions) for row in rows)))
     for shard in shards:
@@ -93,3 +107,18 @@ def test_shared_rows__each_position_belongs_to_one_rank_and_nothing_is_lost() ->
         flat = shard.token_ids.t().flatten()
         assert torch.equal(flat[shard.source] + 1, shard.targets)  # tokens count up: the state before a token is one less
         assert shard.token_ids.shape[1] % 2 == 0
+
+
+def test_packed_shares__each_rank_has_its_two_chunks_of_each_row_at_their_places() -> None:
+    rows = [Row(torch.arange(n), torch.arange(1, n)) for n in (9, 5, 14)]
+    shards = [collate(rows, (0, 1, 2), torch.device("cpu"), Shard(part, 2, 1, packed=True)) for part in range(2)]
+    assert shards[0].lengths == shards[1].lengths == (8, 4, 16)
+    for part, shard in enumerate(shards):
+        assert shard.token_ids.shape == (1, 14)
+        for line, row, width in zip(shard.places.split([4, 2, 8]), rows, (8, 4, 16), strict=True):
+            quarters = torch.arange(width).chunk(4)
+            assert torch.equal(line, torch.cat([quarters[part], quarters[3 - part]]))
+            assert row.length <= width
+    empty = collate(rows, (), torch.device("cpu"), Shard(0, 2, 2, packed=True))
+    assert empty.token_ids.shape[1] % 2 == 0
+    assert empty.n_positions == 0

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from trainer_samples import reference_model, sample_rows, trained, weights_of
+from trainer_samples import by_expert, reference_model, sample_rows, trained, weights_of
 from transformers import PreTrainedModel
 
 from agentrl.config.layout import LayoutSettings
@@ -15,7 +15,7 @@ from agentrl.trainer.megatron.architecture import transformer_config
 from agentrl.trainer.megatron.mapping import export_gradients
 from agentrl.trainer.megatron.microbatch import Row
 
-MODELS = [(kind, tied) for kind in ("llama", "qwen2", "qwen3") for tied in (True, False)]
+MODELS = [(kind, tied) for kind in ("llama", "qwen2", "qwen3", "qwen3_moe") for tied in (True, False)]
 
 
 def reference_outputs(model: PreTrainedModel, row: Row) -> tuple[torch.Tensor, torch.Tensor]:
@@ -36,6 +36,13 @@ def test_log_probs_and_entropy__equal_the_reference_model(kind: str, tied: bool,
         assert torch.allclose(outputs["entropy"], entropy, rtol=0, atol=1e-5)
 
 
+def test_experts_whose_weights_do_not_add_up_to_one__equal_the_reference_model() -> None:
+    reference = reference_model("qwen3_moe", norm_topk_prob=False)
+    rows = sample_rows([9, 17, 5])
+    for row, outputs in zip(rows, trained(reference).forward(rows), strict=True):
+        assert torch.allclose(outputs["logprob"], reference_outputs(reference, row)[0], rtol=0, atol=1e-5)
+
+
 @pytest.mark.parametrize(("kind", "tied"), MODELS)
 def test_gradients__equal_the_reference_model(kind: str, tied: bool) -> None:
     reference = reference_model(kind, tied=tied)
@@ -49,11 +56,10 @@ def test_gradients__equal_the_reference_model(kind: str, tied: bool) -> None:
     norm = torch.nn.utils.clip_grad_norm_(reference.parameters(), 1.0)  # the trainer clips in place too
     assert step.loss == pytest.approx(loss.item(), abs=1e-5)
     assert step.grad_norm == pytest.approx(norm.item(), rel=1e-4)
-    expected = {name: parameter.grad for name, parameter in reference.named_parameters()}
+    expected = by_expert({name: p.grad for name, p in reference.named_parameters() if p.grad is not None})
     actual = export_gradients(model.module, vocabulary=model.hf["vocab_size"])
     assert actual.keys() == expected.keys()
     for name, gradient in expected.items():
-        assert gradient is not None
         assert torch.allclose(actual[name], gradient, rtol=0, atol=1e-5), name
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.export())
 

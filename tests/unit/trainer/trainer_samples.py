@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 from uuid import UUID, uuid5
 
 import numpy as np
 import torch
-from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedModel, Qwen2Config, Qwen3Config
+from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedModel, Qwen2Config, Qwen3Config, Qwen3MoeConfig
 
 from agentrl.trainer.batch import build_batch
 from agentrl.trainer.megatron.microbatch import Row
@@ -20,7 +20,8 @@ from agentrl.types import Lineage, Outcome, Purpose, Reward, Sampling, Segment, 
 torch.set_num_threads(1)
 
 VOCABULARY = 48
-_CONFIGS = {"llama": LlamaConfig, "qwen2": Qwen2Config, "qwen3": Qwen3Config}
+_CONFIGS = {"llama": LlamaConfig, "qwen2": Qwen2Config, "qwen3": Qwen3Config, "qwen3_moe": Qwen3MoeConfig}
+_EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "norm_topk_prob": True}
 
 
 def reference_model(kind: str = "llama", *, tied: bool = True, seed: int = 0, **overrides: Any) -> PreTrainedModel:
@@ -37,7 +38,8 @@ def reference_model(kind: str = "llama", *, tied: bool = True, seed: int = 0, **
         "tie_word_embeddings": tied,
     }
     torch.manual_seed(seed)
-    model = AutoModelForCausalLM.from_config(_CONFIGS[kind](**{**sizes, **overrides}), attn_implementation="eager").float()
+    config = _CONFIGS[kind](**{**sizes, **(_EXPERTS if kind == "qwen3_moe" else {}), **overrides})
+    model = AutoModelForCausalLM.from_config(config, attn_implementation="eager").float()
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.dim() == 1:
@@ -52,7 +54,23 @@ def weights_of(model: PreTrainedModel) -> dict[str, torch.Tensor]:
     weights = {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
     if model.config.tie_word_embeddings:
         weights.pop("lm_head.weight", None)
-    return weights
+    return by_expert(weights)
+
+
+def by_expert(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """In memory transformers stacks the experts of a layer; in files each has a name of its own."""
+    found: dict[str, torch.Tensor] = {}
+    for name, tensor in tensors.items():
+        if name.endswith("mlp.experts.gate_up_proj"):
+            for number, (gate, up) in enumerate(one.chunk(2) for one in tensor):
+                at = name.replace("gate_up_proj", str(number))
+                found |= {f"{at}.gate_proj.weight": gate.contiguous(), f"{at}.up_proj.weight": up.contiguous()}
+        elif name.endswith("mlp.experts.down_proj"):
+            for number, one in enumerate(tensor):
+                found[name.replace("down_proj", f"{number}.down_proj.weight")] = one.contiguous()
+        else:
+            found[name] = tensor
+    return found
 
 
 def trained(
