@@ -1,4 +1,4 @@
-"""The example with sub-agents and compaction, trained: each member of an episode is stored, linked, trained, replayed."""
+"""The example with sub-agents and compaction, trained for real: all members of an episode are stored, trained and replayed."""
 
 from __future__ import annotations
 

@@ -190,7 +190,14 @@ def test_second_release__goes_on_between_pre_and_post(embedded_server: Server) -
         connection.execute("alter table agentrl.segment add column body_hash bytea not null")
         connection.execute("drop view agentrl.v_stuck")
         connection.execute("alter table agentrl.live drop column parked_at")
+<<<<<<< HEAD
         connection.execute("alter table agentrl.run drop column resume_partial, drop column origins, drop column ahead")
+=======
+        connection.execute("alter table agentrl.segment drop column compacted")
+        for column in ("root", "parent_seg", "payload"):
+            connection.execute(f"alter table agentrl.trajectory drop column {column} cascade".encode())
+        connection.execute("alter table agentrl.run drop column resume_partial, drop column origins")
+>>>>>>> contexts
         connection.execute("update agentrl.alembic_version set version_num = 'post_0002'")
     with pytest.raises(NotReadyError, match="post_0002"):
         PostgresStore(url)

@@ -9,6 +9,7 @@ from datetime import timedelta
 
 import pytest
 from store_bench import FAILED, LINEAGE, Bench, PostgresWorld, graded, segment
+from test_store_sub_agents import child
 from typer.testing import CliRunner
 
 from agentrl.cli.main import app
@@ -16,7 +17,7 @@ from agentrl.errors import UsageError
 from agentrl.store.loads import EngineLoad
 from agentrl.store.retention import removed_by_retention, retain
 from agentrl.store.vacuum import vacuum
-from agentrl.types import Place
+from agentrl.types import Place, Reward
 
 MONTH = timedelta(days=30)
 TABLES = ("event", "reward", "grp", "engine_version", "consumed", "dropped", "evaluated", "step")
@@ -154,3 +155,24 @@ def test_command__reuse(postgres: PostgresWorld, cli: Callable[..., str]) -> Non
         cli("reuse", *names, "--first-step", "3", "--last-step", "2")
     with pytest.raises(UsageError, match="no run named"):
         cli("reuse", "--from", "nothing", "--into", other.spec.name)
+
+
+def test_vacuum__forgets_verdicts_of_sub_agents_that_are_gone(postgres: PostgresWorld) -> None:
+    bench = postgres.bench(lag_bound=0, batch_min=1, batch_max=1)
+    for _ in range(2):
+        (episode,) = bench.open(1)
+        own = child(episode, graded=True, reward=Reward(0.5), segments=(segment(0, bench.version),))
+        postgres.store.write_segment(episode, segment(0, bench.version), [own])
+        postgres.store.complete(episode, graded(1))
+        bench.commit(bench.claim().items)
+        while bench.version < 64:
+            bench.publish()
+    bench.checkpoint()
+    assert len(retain(postgres.store, bench.run, 1).removed) == 1
+    bench.check()
+    assert rows(bench)["reward"] == 4
+    for table in ("retired", "reward"):
+        postgres.store.rows(f"update agentrl.{table} set at = at - interval '31 days' where run = %s returning 1", (bench.run,))
+    assert vacuum(postgres.store, bench.run, MONTH).verdicts == 2
+    assert rows(bench)["reward"] == 2
+    assert vacuum(postgres.store, bench.run, MONTH).total == 0

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from test_continued_episode import Continued
@@ -16,7 +16,7 @@ from test_episode_runner import Case, Counter, chat  # noqa: F401
 from agentrl.engine.contract import GenerateRequest
 from agentrl.environment import Done, Environment, Episode, Message, Task, tool, tool_call
 from agentrl.environment.demonstrate import play
-from agentrl.environment.sub_agents import check_sub_agents
+from agentrl.environment.sub_agents import check_sub_agents, offer
 from agentrl.errors import EngineError, UsageError
 from agentrl.replay.prefixes import check_prefixes
 from agentrl.tokens.chat_format import ChatFormat
@@ -158,7 +158,7 @@ class Chief(Lead):
     sub_agents: Mapping[str, Environment] = {"helper": Nested()}
 
 
-async def test_sub_agent_of_a_sub_agent__is_part_of_the_same_episode(chat: ChatFormat) -> None:  # noqa: F811
+async def test_part_of_the_episode__a_sub_agent_of_a_sub_agent_too(chat: ChatFormat) -> None:  # noqa: F811
     turns = said(deep=["deep"], blue=[tool_call("delegate"), "blue"]) | {"count to": [ask("blue"), "stop"]}
     _, stored, _ = await Talk(chat, turns, Chief()).play()
     middle, deep = stored.sub_agents
@@ -190,6 +190,25 @@ async def test_limit__is_told_to_the_policy(chat: ChatFormat) -> None:  # noqa: 
 async def test_undeclared_sub_agent__is_a_fault(chat: ChatFormat) -> None:  # noqa: F811
     ending, _, _ = await Talk(chat, {"count to": [ask("blue", "nobody")]}).play()
     assert "no sub-agent 'nobody'; sub-agents: helper, judged" in (ending.error or "")
+
+
+async def test_same_sandboxes__those_of_the_episode() -> None:
+    class Player:
+        seen: Episode | None = None
+
+        def number(self) -> int:
+            return 0
+
+        async def play(self, number: int, environment: Environment, episode: Episode) -> None:
+            self.seen = episode
+
+    box, other, player = cast(Any, object()), cast(Any, object()), Player()
+    episode = Episode(Task("t", {}), box, sandboxes={"other": other})
+    offer(Lead(), episode, player)
+    child = await episode.sub_agent("helper", {"word": "blue"})
+    assert player.seen is child
+    assert episode.sub_agents == [child]
+    assert (child.sandbox, child.sandboxes) == (box, {"other": other})
 
 
 class Slow(Helper):

@@ -23,11 +23,12 @@ begin
        v as (delete from agentrl.reward w using gone g
              where w.run = run_ and w.trajectory = g.trajectory
                and not exists (select 1 from agentrl.evaluated x where x.run = run_ and x.trajectory = w.trajectory) returning 1),
-       s as (delete from agentrl.reward w
+       s as (delete from agentrl.reward w  -- of sub-agents, which are in no book
              where w.run = run_ and w.at < before_
-               and not exists (select 1 from agentrl.trajectory t where t.run = run_ and t.id = w.trajectory)
-               and not exists (select 1 from agentrl.event e where e.run = run_ and e.trajectory = w.trajectory)
-               and not exists (select 1 from gone g where g.trajectory = w.trajectory) returning 1)
+               and not exists (select 1 from agentrl.trajectory x where x.run = run_ and x.id = w.trajectory)
+               and not exists (select 1 from agentrl.consumed x where x.run = run_ and x.trajectory = w.trajectory)
+               and not exists (select 1 from agentrl.dropped x where x.run = run_ and x.trajectory = w.trajectory)
+               and not exists (select 1 from agentrl.evaluated x where x.run = run_ and x.trajectory = w.trajectory) returning 1)
   select (select count(*) from m), (select count(*) from v) + (select count(*) from s) into moves, verdicts;
   with d as (delete from agentrl.grp g
              where g.run = run_ and g.state <> 'open' and g.created_at < before_
