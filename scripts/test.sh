@@ -1,6 +1,6 @@
 #!/bin/sh
-# Runs all tests with what they need: bubblewrap, a private Docker daemon (as root), an SGLang server where it can be installed, a
-# pre-trained model from PyPI, and a database that the tests start themselves.
+# Runs all tests with what they need: bubblewrap, a private Docker daemon and Podman's socket (as root), an SGLang server where it can
+# be installed, a pre-trained model from PyPI, and a database that the tests start themselves.
 #   scripts/test.sh BIN [PYTEST ARGUMENTS]        BIN: the folder of the virtual environment's programs
 set -eu
 bin=${1:?usage: test.sh BIN [PYTEST ARGUMENTS]}
@@ -18,12 +18,19 @@ stop() {
             sleep 0.2
         done
     fi
+    if [ -f "$folder/podman/podman.pid" ]; then
+        kill "$(cat "$folder/podman/podman.pid")" 2>/dev/null || true
+        umount "$folder/podman/root/overlay" 2>/dev/null || true
+    fi
     rm -rf "$folder"
 }
 trap stop EXIT
 if [ "$(id -u)" = 0 ]; then
     export AGENTRL_TEST_DOCKER
     AGENTRL_TEST_DOCKER=$("$scripts/start-docker.sh" "$folder" | sed 's/^export DOCKER_HOST=//')
+    # Where Podman can't be had its tests are skipped, which says so.
+    export AGENTRL_TEST_PODMAN
+    AGENTRL_TEST_PODMAN=$("$scripts/start-podman.sh" "$folder/podman" | sed 's/^export CONTAINER_HOST=//') || AGENTRL_TEST_PODMAN=
 fi
 if [ $# -gt 0 ]; then
     "$bin/python" -m pytest "$@"

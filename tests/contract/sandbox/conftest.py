@@ -12,15 +12,19 @@ from sandboxes.contract import Provider, Sandbox
 from sandboxes.docker import Docker
 from sandboxes.handle import Handle
 from sandboxes.self_check import CHECK_SPEC
-from tests.contract.sandbox.daemon import docker_url
+from tests.contract.sandbox.daemon import docker_url, podman_url
 
 
 @pytest_asyncio.fixture(
-    loop_scope="session", scope="session", params=["bubblewrap", pytest.param("docker", marks=pytest.mark.docker)]
+    loop_scope="session",
+    scope="session",
+    params=["bubblewrap", pytest.param("docker", marks=pytest.mark.docker), pytest.param("podman", marks=pytest.mark.docker)],
 )
 async def provider(request: pytest.FixtureRequest) -> Provider:
     if request.param == "docker":
         return await Docker.connect(url=docker_url())
+    if request.param == "podman":
+        return await Docker.connect("podman", podman_url())
     return Bubblewrap()
 
 

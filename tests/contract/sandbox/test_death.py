@@ -35,7 +35,7 @@ from sandboxes.docker import Docker
 from sandboxes.self_check import CHECK_SPEC
 
 async def main():
-    provider = Bubblewrap() if sys.argv[1] == "bubblewrap" else await Docker.connect(url=sys.argv[2])
+    provider = Bubblewrap() if sys.argv[1] == "bubblewrap" else await Docker.connect(sys.argv[1], sys.argv[2])
     sandbox = await provider.create(CHECK_SPEC)
     running = asyncio.ensure_future(sandbox.run_python("import time\\nopen('up', 'w').close()\\ntime.sleep(600)", timeout=900))
     while True:
@@ -51,13 +51,13 @@ asyncio.run(main())
 """
 
 
-def engine(provider: Provider) -> docker.DockerClient:
-    return docker.DockerClient(base_url=docker_url(), version="auto")
+def engine(provider: Docker) -> docker.DockerClient:
+    return docker.DockerClient(base_url=provider.url, version="auto")
 
 
 def ours(provider: Provider, creator: int) -> set[int]:
     """Agents and zygotes of the sandboxes that a process created; other people's are none of ours."""
-    if provider.name == "docker":
+    if isinstance(provider, Docker):
         mine = {"label": f"{OWNER_LABEL}={owner_of(creator).prefix}"}
         listed = engine(provider).containers.list(filters=mine, ignore_removed=True)
         roots = [psutil.Process(container.attrs["State"]["Pid"]) for container in listed]
@@ -86,7 +86,7 @@ async def until(condition: Callable[[], bool], what: str, limit_s: float = 20.0)
 
 
 async def test_worker_is_killed__its_sandbox_is_gone_in_seconds(provider: Provider) -> None:
-    command = [sys.executable, "-c", WORKER, provider.name, *([docker_url()] if provider.name == "docker" else [])]
+    command = [sys.executable, "-c", WORKER, provider.name, *([provider.url] if isinstance(provider, Docker) else [])]
     worker = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[3])
     assert worker.stdout is not None
     name = (await asyncio.to_thread(worker.stdout.readline)).strip()
@@ -96,7 +96,7 @@ async def test_worker_is_killed__its_sandbox_is_gone_in_seconds(provider: Provid
     worker.send_signal(signal.SIGKILL)
     worker.wait()
     await until(lambda: not any(map(psutil.pid_exists, during)), f"processes of {name} left")
-    if provider.name == "docker":
+    if isinstance(provider, Docker):
         client = engine(provider)
         await until(lambda: name not in [listed["Id"] for listed in client.api.containers(all=True)], f"container {name} left")
 

@@ -5,9 +5,13 @@ After each of them the shared fixture runs a victim and demands a certain reset.
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import pytest
 
-from sandboxes.contract import Provider, Sandbox
+from sandboxes.contract import Provider, Sandbox, SandboxDied
+from sandboxes.pool import Pool
+from sandboxes.self_check import CHECK_SPEC
 from sandboxes.self_check.expectations import processes, python
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -149,8 +153,7 @@ async def test_fork_bomb_of_detaching_shells__ends_with_its_time_out(sandbox: Sa
     assert await processes(sandbox) == before
 
 
-async def test_flood_of_files__leaves_the_sandbox_usable(sandbox: Sandbox) -> None:
-    code = """
+FLOOD = """
 import errno, os
 for place in ('/workspace', '/tmp', '/dev/shm'):
     number = 0
@@ -160,8 +163,25 @@ for place in ('/workspace', '/tmp', '/dev/shm'):
     except OSError as error:
         print(errno.errorcode[error.errno], number > 1000)
 """
-    result = await python(sandbox, code, timeout=60)
+
+
+async def test_flood_of_files__leaves_the_sandbox_usable(provider: Provider, request: pytest.FixtureRequest) -> None:
+    if provider.name == "podman":
+        pytest.skip("Podman takes no limit of inodes; see the next test")
+    result = await python(request.getfixturevalue("sandbox"), FLOOD, timeout=60)
     assert result.text == "ENOSPC True\n" * 3, "the control: every place was filled"
+
+
+async def test_flood_of_files__costs_an_engine_without_a_limit_of_inodes_no_more_than_the_sandbox(provider: Provider) -> None:
+    if provider.name != "podman":
+        pytest.skip("inodes are limited here")
+    pool = Pool(provider, 1)
+    with suppress(SandboxDied):
+        async with pool.acquire(CHECK_SPEC) as flooded:
+            assert (await flooded.run_python(FLOOD, timeout=60)).oom_killed
+    async with pool.acquire(CHECK_SPEC) as victim:
+        assert (await victim.run_python("import os\nprint(os.listdir('.'))")).text == "[]\n"
+    await pool.close()
 
 
 async def test_deletion_of_everything__harms_nothing(sandbox: Sandbox) -> None:
