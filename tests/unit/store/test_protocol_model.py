@@ -46,7 +46,7 @@ def test_every_switch__has_a_reading() -> None:
     """Each field of the rules after the sizes and the world is turned by some configuration."""
     world = {
         "lag_bound", "batch", "group", "slots", "workers", "turns", "checkpoint_every", "max_attempts", "max_lease_attempts",
-        "faults", "transport", "grading", "poison", "outage",
+        "faults", "transport", "grading", "poison", "outage", "deadly", "deadline", "retention", "late_checkpoints",
     }  # fmt: skip
     for kind in (Rules, SegmentRules):
         default = kind()
