@@ -23,8 +23,8 @@ from agentrl.trainer.megatron.cpu import training_device
 from agentrl.trainer.megatron.mapping import export_gradients
 from agentrl.trainer.megatron.microbatch import Row
 from agentrl.trainer.megatron.model import OptimizerSettings, TrainedModel
-from benchmarks.store.report import Row as Line
-from benchmarks.store.report import table
+from benchmarks.report import Row as Line
+from benchmarks.report import table
 from benchmarks.trainer.layout_rank import config, random_weights, rows_of
 
 SHAPES: Mapping[str, Mapping[str, Any]] = {

@@ -26,7 +26,7 @@ from agentrl.model.tiny import build_tiny_model, initial_tensors
 from agentrl.model.tiny_tokenizer import TokenizerPlan, build_tokenizer
 from agentrl.types import PolicyVersion, Sampling
 from agentrl.weights.files import export_weights
-from benchmarks.store.report import Row, at_least
+from benchmarks.report import Row, at_least
 
 CONCURRENT = (1, 8, 32, 64)
 ROUNDS = 5

@@ -19,8 +19,8 @@ from uuid import uuid4
 
 from agentrl.store.contract import Change, StepCommit
 from agentrl.store.postgres import PostgresStore
+from benchmarks.report import Row, at_least
 from benchmarks.rollout.simulated import Simulation, simulation
-from benchmarks.store.report import Row, at_least
 from benchmarks.store.server import database, server
 
 LAGS = (0, 1, 2, 4, 8)

@@ -13,8 +13,8 @@ import psutil
 
 from agentrl.rollout.episode import EpisodeRunner
 from agentrl.store.postgres import PostgresStore
+from benchmarks.report import Row, at_most
 from benchmarks.rollout.simulated import simulation
-from benchmarks.store.report import Row, at_most
 from benchmarks.store.server import database, server
 
 CONCURRENT = 512

@@ -8,8 +8,8 @@ import random
 import statistics
 import time
 
+from benchmarks.report import Row
 from benchmarks.sandbox.context import SPEC, Context, milliseconds, percentile
-from benchmarks.store.report import Row
 from sandboxes.contract import Provider
 from sandboxes.pool import Pool
 

@@ -6,8 +6,8 @@ import asyncio
 import statistics
 from concurrent.futures import ThreadPoolExecutor
 
+from benchmarks.report import Row, at_most
 from benchmarks.sandbox.context import SPEC, Context, milliseconds, times
-from benchmarks.store.report import Row, at_most
 from sandboxes.contract import Sandbox
 from sandboxes.handle import Handle
 

@@ -8,8 +8,8 @@ import statistics
 import tarfile
 from concurrent.futures import ThreadPoolExecutor
 
+from benchmarks.report import Row, at_most
 from benchmarks.sandbox.context import SPEC, Context, milliseconds, times
-from benchmarks.store.report import Row, at_most
 
 DATA = bytes(range(256)) * 16
 

@@ -12,8 +12,8 @@ import time
 
 import psutil
 
+from benchmarks.report import Row
 from benchmarks.sandbox.context import Context
-from benchmarks.store.report import Row
 from sandboxes.contract import Provider
 from sandboxes.docker import Docker
 from sandboxes.ownership import OWNER_LABEL

@@ -7,8 +7,8 @@ import json
 import statistics
 import subprocess
 
+from benchmarks.report import Row
 from benchmarks.sandbox.context import SPEC, Context, milliseconds, times
-from benchmarks.store.report import Row
 
 INSTALL = "pip install -r benchmarks/sandbox/requirements-peers.txt"
 _SCRIPT = """

@@ -10,9 +10,9 @@ from contextlib import closing, contextmanager
 import psycopg
 
 from agentrl.store.postgres import PostgresStore
+from benchmarks.report import Row, at_most
 from benchmarks.store.bulk import STEP, Templates, settle
 from benchmarks.store.context import Context
-from benchmarks.store.report import Row, at_most
 from benchmarks.store.server import database
 from benchmarks.store.world import Run, tensors
 

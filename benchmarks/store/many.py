@@ -11,9 +11,9 @@ import psycopg
 
 from agentrl.store.postgres import PostgresStore
 from agentrl.types import Place
+from benchmarks.report import Row
 from benchmarks.store.context import Context
 from benchmarks.store.processes import ask_all, children
-from benchmarks.store.report import Row
 from benchmarks.store.server import database
 from benchmarks.store.world import Run
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 import time
 
 from agentrl.store.postgres import PostgresStore
+from benchmarks.report import Row, at_most
 from benchmarks.store.context import Context
 from benchmarks.store.processes import children
-from benchmarks.store.report import Row, at_most
 from benchmarks.store.server import database
 from benchmarks.store.world import Run
 

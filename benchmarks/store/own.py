@@ -11,9 +11,9 @@ import psycopg
 
 from agentrl.store.postgres import PostgresStore
 from agentrl.types import Opened, Segment
+from benchmarks.report import timed
 from benchmarks.store.floor import copy_segments
 from benchmarks.store.payload import trajectory
-from benchmarks.store.report import timed
 from benchmarks.store.world import Run, tensors, write_at_once, write_turn_by_turn
 
 

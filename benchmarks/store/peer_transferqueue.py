@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any
 
+from benchmarks.report import timed
 from benchmarks.store.payload import trajectory
 from benchmarks.store.peer_trinity import dense
-from benchmarks.store.report import timed
 
 _PARTITION = "train"
 _LOGICAL_CPUS = 16

@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 
 from agentrl.types import Segment
+from benchmarks.report import timed
 from benchmarks.store.payload import trajectory
-from benchmarks.store.report import timed
 
 _EMPTY = ("datasets", "trinity.common.rewards", "trinity.common.workflows", "trinity.common.models")
 

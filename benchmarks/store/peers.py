@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import ExitStack
 
+from benchmarks.report import Row, Sample, at_most, interleaved
 from benchmarks.store.context import Context
 from benchmarks.store.floor import create_floor
 from benchmarks.store.processes import Child, ChildFailed, children
-from benchmarks.store.report import Row, Sample, at_most, interleaved
 from benchmarks.store.server import database
 
 INSTALL = "pip install --no-deps -r benchmarks/store/requirements-peers.txt"

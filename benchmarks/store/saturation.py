@@ -6,9 +6,9 @@ import time
 from collections.abc import Sequence
 
 from agentrl.store.postgres import PostgresStore
+from benchmarks.report import Row
 from benchmarks.store.context import Context
 from benchmarks.store.processes import Child, ask_all, children
-from benchmarks.store.report import Row
 from benchmarks.store.server import database
 from benchmarks.store.world import Run
 from benchmarks.store.writes import written

@@ -15,9 +15,9 @@ import psycopg
 
 from agentrl.store.postgres import PostgresStore
 from agentrl.types import Segment
+from benchmarks.report import Row, at_most
 from benchmarks.store.context import Context
 from benchmarks.store.payload import raw_bytes, trajectory
-from benchmarks.store.report import Row, at_most
 from benchmarks.store.server import database
 from benchmarks.store.world import Run, write_at_once
 

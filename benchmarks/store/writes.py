@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from functools import partial
 
 from agentrl.store.postgres import PostgresStore
+from benchmarks.report import Row, Sample, at_least, interleaved
 from benchmarks.store.context import Context
 from benchmarks.store.floor import create_floor
 from benchmarks.store.payload import TURNS
 from benchmarks.store.processes import Child, ask_all, children
-from benchmarks.store.report import Row, Sample, at_least, interleaved
 from benchmarks.store.server import database
 from benchmarks.store.world import Run
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import argparse
-import importlib
 import sys
 from collections.abc import Sequence
 
-from benchmarks.store.report import machine
+from benchmarks.runner import given, module
 
 MEASUREMENTS = {
     "gae": "skip-observation GAE against the plain Python loop over tokens",
@@ -20,19 +18,10 @@ MEASUREMENTS = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    listed = "\n".join(f"  {name:12s}{what}" for name, what in MEASUREMENTS.items())
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.trainer", description=f"Measurements:\n{listed}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
-    parser.add_argument("names", nargs="*", metavar="NAME", help="measurements to take (default: all)")
-    parser.add_argument("--quick", action="store_true", help="small sizes and one round: checks the script, measures little")
-    given = parser.parse_args(arguments)
-    unknown = [name for name in given.names if name not in MEASUREMENTS]
-    if unknown:
-        parser.error(f"no measurement called {', '.join(unknown)}; there are {', '.join(MEASUREMENTS)}")
-    print(f"Machine: {machine()}\n", flush=True)
-    met = [importlib.import_module(f"benchmarks.trainer.{name}").measure(given.quick) for name in given.names or MEASUREMENTS]
+    """Each measurement prints its own table and says whether its targets are met."""
+    asked = given("trainer", MEASUREMENTS, arguments)
+    print()
+    met = [module("trainer", name).measure(asked.quick) for name in asked.names]
     return 0 if all(met) else 1
 
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from agentrl.algorithm.advantages import length_adaptive_lambda, skip_observation_gae
-from benchmarks.store.report import Row, at_least, at_most, interleaved, table, timed
+from benchmarks.report import Row, at_least, at_most, interleaved, table, timed
 
 SHAPES = ((32, 16_384), (8, 65_536))
 """Trajectories and tokens of each."""

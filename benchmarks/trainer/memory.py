@@ -10,7 +10,7 @@ import resource
 import subprocess
 import sys
 
-from benchmarks.store.report import Row, table
+from benchmarks.report import Row, table
 
 VOCABULARY = 49_152
 TOKENS = 8_192

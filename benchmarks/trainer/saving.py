@@ -10,7 +10,7 @@ import torch
 
 from agentrl.trainer.checkpointing import SAVING_SHARE, affordable_interval, start_saving
 from agentrl.trainer.megatron.model import OptimizerSettings, TrainedModel
-from benchmarks.store.report import Row, table
+from benchmarks.report import Row, table
 from benchmarks.trainer.layout_rank import random_weights
 from benchmarks.trainer.steps import default_config, rows
 

@@ -13,8 +13,8 @@ from agentrl.config.run import ModelSettings
 from agentrl.trainer.megatron import model as trained_model
 from agentrl.trainer.megatron.microbatch import MicroBatch, Row, Shard, plan
 from agentrl.trainer.megatron.model import OptimizerSettings, TrainedModel
-from benchmarks.store.report import Row as Line
-from benchmarks.store.report import Sample, at_most, interleaved, table, timed
+from benchmarks.report import Row as Line
+from benchmarks.report import Sample, at_most, interleaved, table, timed
 
 VOCABULARY = 494
 """Of the default run."""

@@ -67,10 +67,20 @@ HOLDING = (
         "segment-mask-lag-1", Rules(faults=1, turns=2, lag_bound=1, workers=1, slots=3, staleness="segment_mask"), quick=False
     ),
     Configuration("expired-row-served-again", Rules(faults=1, expired="resume", workers=1)),
+    Configuration("parking", Rules(faults=1, expired="park", turns=2)),
+    Configuration("parking-2-faults", Rules(faults=2, expired="park", turns=2, workers=1), quick=False),
+    Configuration("parking-group", Rules(faults=1, expired="park", group=2, batch=2, turns=2), quick=False),
+    Configuration("parking-deadly", Rules(faults=1, deadly=True, expired="park", turns=2, workers=1)),
+    Configuration("group-deadline", Rules(faults=1, group=2, batch=2, deadline=True, workers=1)),
+    Configuration("group-deadline-2-faults", Rules(faults=2, group=2, batch=2, deadline=True), quick=False),
+    Configuration("retention", Rules(faults=1, retention=True, workers=1)),
+    Configuration("retention-2-faults", Rules(faults=2, retention=True, workers=1), quick=False),
+    Configuration("late-checkpoints", Rules(faults=1, late_checkpoints=True, workers=1)),
+    Configuration("late-checkpoints-2-faults", Rules(faults=2, late_checkpoints=True, slots=3, workers=1), quick=False),
     Configuration("segments", SegmentRules()),
     Configuration("segments-asynchronous", SegmentRules(flushed=False)),
 )
-"""What must hold. ``expired-row-served-again`` is a sound alternative that the store does not use."""
+"""What must hold."""
 
 READINGS = (
     Configuration("admission-before", Rules(admission="before"), Invariant.ADMISSION),
@@ -91,7 +101,30 @@ READINGS = (
     ),
     Configuration("group-opens-whole", Rules(group=2, batch=2, group_open="whole"), Invariant.DEAD_LOCK),
     Configuration(
-        "expired-row-needs-room", Rules(faults=1, workers=1, expired="resume", resume_needs_room=True), Invariant.DEAD_LOCK
+        "parked-needs-room", Rules(faults=1, workers=1, expired="park", turns=2, parked_needs_room=True), Invariant.DEAD_LOCK
+    ),
+    Configuration(
+        "parked-uncharged", Rules(deadly=True, workers=1, expired="park", turns=2, parked_charged=False), Invariant.LIVE_LOCK
+    ),
+    Configuration(
+        "deadline-keeps-seats",
+        Rules(faults=2, workers=1, group=2, batch=2, deadline=True, deadline_ends="members"),
+        Invariant.DEAD_LOCK,
+    ),
+    Configuration(
+        "deadline-spares-running",
+        Rules(faults=1, workers=2, group=2, batch=2, deadline=True, deadline_ends="waiting"),
+        Invariant.DEAD_LOCK,
+    ),
+    Configuration(
+        "retention-before-checkpoint", Rules(faults=1, workers=1, retention=True, removes="trained"), Invariant.RETAINED
+    ),
+    Configuration("removed-item-returns", Rules(faults=2, workers=1, retention=True, removed_returns=True), Invariant.CONTENT),
+    Configuration("retention-unlocked", Rules(faults=2, workers=1, retention=True, removal_lock=False), Invariant.CONTENT),
+    Configuration(
+        "checkpoint-of-head-only",
+        Rules(workers=1, lag_bound=1, slots=3, late_checkpoints=True, checkpoint_of="head"),
+        Invariant.LIVE_LOCK,
     ),
     Configuration("claim-unfenced", Rules(faults=2, slots=1, workers=1, claim_fenced=False), Invariant.FAIR_CHARGE),
     Configuration("fence-unlocked", Rules(faults=1, workers=1, fence_lock=False), Invariant.CHECKPOINT_TRUTH),
@@ -125,6 +158,7 @@ READINGS = (
     ),
     Configuration("future-by-updates", Rules(faults=1, workers=1, future="updates"), Invariant.TOKEN_REFUSED),
     Configuration("next-seg-set", SegmentRules(next_seg="set"), SegmentInvariant.FORWARD),
+    Configuration("fence-kept", SegmentRules(new_fence=False), SegmentInvariant.NOT_STUCK),
     Configuration("count-unchecked", SegmentRules(flushed=False, counted=False), SegmentInvariant.NO_HOLE),
     Configuration("segments-not-kept", SegmentRules(flushed=False, resent=False), SegmentInvariant.NOT_STUCK),
 )

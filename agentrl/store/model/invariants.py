@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 
 from agentrl.store.model.rules import Rules
-from agentrl.store.model.state import State
+from agentrl.store.model.state import OUTSTANDING, State
 
 
 class Invariant(StrEnum):
@@ -27,6 +27,8 @@ class Invariant(StrEnum):
     CHECKPOINT_FILE = "the file of a live checkpoint overwritten by a trainer that was fenced out"
     RESUME = "a resume from a checkpoint of abandoned steps"
     TOKEN_REFUSED = "a valid token of an abandoned branch refused as one of the future"
+    CONTENT = "an item that can still be trained whose turns were removed"
+    RETAINED = "an item lost to retention although the newest checkpoint was resumed from"
     DEAD_LOCK = "dead-lock: a state from which nothing that works finishes the data set"
     LIVE_LOCK = "live-lock: moves that can go round for ever without a fault"
 
@@ -38,6 +40,8 @@ def broken_in(state: State, rules: Rules) -> Invariant | None:
         members = places[first : first + rules.group]
         if "ready" in members and set(members) != {"ready"}:
             return Invariant.WHOLE_GROUPS
+    if any(slot.gone and slot.place in OUTSTANDING for slot in state.slots):
+        return Invariant.CONTENT
     trained = sorted(i for _, items in state.ledger for i in items)
     if trained != [i for i, place in enumerate(places) if place == "consumed"] or "marked" in places:
         return Invariant.CONSERVATION

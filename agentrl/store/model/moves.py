@@ -77,22 +77,33 @@ def outstanding(slots: list[Any] | tuple[Any, ...]) -> int:
 
 
 def drop(draft: Draft, i: int) -> None:
-    draft.slot(i, place="dropped", owner="", tokens=(), claims=0, oldest=0, in_update=False, late=False)
+    draft.slot(i, place="dropped", owner="", tokens=(), claims=0, oldest=0, in_update=False, late=False, turns=0)
 
 
 def end_seat(draft: Draft, rules: Rules, i: int, *, retry: bool) -> None:
     """A seat ended without data: it is wanted again while attempts are left, else its whole group is dropped."""
     if retry and draft.slots[i].attempt < rules.max_attempts:
-        draft.slot(i, place="wanted", attempt=draft.slots[i].attempt + 1, owner="", tokens=(), claims=0, oldest=0, late=False)
+        attempt = draft.slots[i].attempt + 1
+        draft.slot(i, place="wanted", attempt=attempt, owner="", tokens=(), claims=0, oldest=0, late=False, turns=0)
         return
     for j in group_of(rules, i):
         if draft.slots[j].place not in ("consumed", "dropped", "lease"):
             drop(draft, j)
 
 
+def park(draft: Draft, rules: Rules, i: int, *, charge: bool) -> bool:
+    """Leave a running episode to whoever continues it; False when nothing is stored or its attempts are used up."""
+    slot = draft.slots[i]
+    charged = charge and rules.parked_charged
+    if rules.expired != "park" or not slot.turns or slot.attempt + charged > rules.max_attempts:
+        return False
+    draft.slot(i, attempt=slot.attempt + charged, owner="", late=False)
+    return True
+
+
 def hand_over(draft: Draft, rules: Rules, i: int, ledger: Weights) -> None:
     """A seat has its reward; the whole group becomes ready with its last seat."""
-    draft.slot(i, place="graded", owner="", late=False)
+    draft.slot(i, place="graded", owner="", late=False, turns=0)
     members = group_of(rules, i)
     if all(draft.slots[j].place == "graded" for j in members):
         oldest = oldest_update(draft, rules, i, ledger)

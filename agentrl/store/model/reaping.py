@@ -1,6 +1,7 @@
-"""Collecting what has expired, inside open and claim; and what age and outages do.
+"""Collecting what has expired, inside open and claim; and what age, deadlines and outages do.
 
-SQL: `reap_v1` with `reap_episodes_v1`, `reap_waiting_v1`, `reap_stale_v1`, `reap_items_v1`; `lapsed_v1`.
+SQL: `reap_v1` with `reap_episodes_v1`, `park_live_v1`, `reap_waiting_v1`, `reap_stale_v1`, `reap_groups_v1`, `give_up_group_v1`
+and `reap_items_v1`; `lapsed_v1`.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from agentrl.store.model.invariants import Invariant
-from agentrl.store.model.moves import Draft, Move, counted_from, drop, end_seat, in_range, lapsed, move
+from agentrl.store.model.moves import Draft, Move, counted_from, drop, end_seat, in_range, lapsed, move, park
 from agentrl.store.model.rules import Rules
 from agentrl.store.model.state import NOBODY, State, Weights
 
@@ -20,7 +21,10 @@ def reap_moves(state: State, rules: Rules, who: str) -> Iterator[Move]:
         slot = draft.slots[i]
         expired = slot.late or lapsed(state, slot.owner)
         draft.breaks(Invariant.OUTAGE, slot.late)
-        if slot.place == "live" and expired and rules.expired == "retry":
+        if slot.place == "live" and expired:
+            if park(draft, rules, i, charge=True):
+                done.append(f"live slot {i}, which is parked")
+                continue
             end_seat(draft, rules, i, retry=True)
             done.append(f"live slot {i}")
         elif slot.place in ("live", "grade_job", "graded") and _doomed(draft, rules, i, state.ledger):
@@ -73,9 +77,29 @@ def ageing_moves(state: State, rules: Rules) -> Iterator[Move]:
             draft = Draft(state)
             end_seat(draft, rules, i, retry=rules.group > 1 and slot.place != "ready")
             yield move(f"slot {i} ({slot.place}) exceeds its age", draft, fault=True)
+    if rules.deadline:
+        yield from _deadlines(state, rules)
     if rules.outage and any(slot.owner for slot in state.slots):
         draft = Draft(state)
         for i, slot in enumerate(state.slots):
             if slot.owner and not rules.grace:
                 draft.slot(i, late=True)
         yield move("the database is down for longer than a lease", draft, fault=True)
+
+
+def _deadlines(state: State, rules: Rules) -> Iterator[Move]:
+    """A group that was opened and is neither complete nor dropped is given up."""
+    ended = {
+        "group": ("live", "grade_job", "graded", "wanted"),
+        "members": ("live", "grade_job", "graded"),
+        "waiting": ("graded",),
+    }[rules.deadline_ends]
+    for first in range(0, len(state.slots), rules.group):
+        members = range(first, first + rules.group)
+        if not {state.slots[i].place for i in members} <= {"live", "grade_job", "graded", "wanted"}:
+            continue
+        draft = Draft(state)
+        for i in members:
+            if state.slots[i].place in ended:
+                drop(draft, i)
+        yield move(f"the group of slot {first} exceeds its deadline", draft, fault=True)

@@ -1,6 +1,6 @@
 """Moves of the rollout workers and of the reward worker: open, load weights, write, complete, grade.
 
-SQL: `open_v1`, `write_segment_v2`, `complete_v2`, `renew_v1` (a stall is the lack of it), `record_load_v2`.
+SQL: `open_v1`, `write_segment_v2`, `complete_v2`, `park_v1`, `renew_v1` (a stall is the lack of it), `record_load_v2`.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from agentrl.store.model.moves import (
     end_seat,
     group_of,
     hand_over,
-    lapsed,
     move,
     newest_version,
     outstanding,
+    park,
 )
 from agentrl.store.model.reaping import reap_moves
 from agentrl.store.model.rules import Rules
@@ -33,6 +33,9 @@ def worker_moves(state: State, rules: Rules, w: int) -> Iterator[Move]:
         draft = Draft(state)
         draft.worker(w, stalled=False)
         yield move(f"{name} wakes", draft)
+        return
+    if rules.deadly and worker.at == "running" and worker.slot == 0 and worker.turns:
+        yield _dies(state, rules, w)
         return
     if state.faults:
         yield from _accidents(state, rules, w)
@@ -67,12 +70,25 @@ def _accidents(state: State, rules: Rules, w: int) -> Iterator[Move]:
         if mine and worker.at == "running":
             draft = Draft(state)
             draft.worker(w, **IDLE)
+            if park(draft, rules, worker.slot, charge=False):
+                yield move(f"{name} is asked to stop and parks slot {worker.slot}", draft, fault=True)
+            draft = Draft(state)
+            draft.worker(w, **IDLE)
             end_seat(draft, rules, worker.slot, retry=True)
             yield move(f"{name} completes slot {worker.slot} as an infrastructure failure", draft, fault=True)
     if rules.transport == "push" and worker.engine != Version(0, ()):
         draft = Draft(state)
         draft.worker(w, engine=Version(0, ()))
         yield move(f"the engine of {name} restarts on the base weights", draft, fault=True)
+
+
+def _dies(state: State, rules: Rules, w: int) -> Move:
+    """An episode that kills its worker: the process that restarts it is the same worker."""
+    draft = Draft(state)
+    draft.worker(w, **IDLE)
+    if state.slots[0].owner == f"W{w}":
+        draft.slot(0, owner=NOBODY)
+    return move(f"W{w} dies of slot 0", draft)
 
 
 def _loads(state: State, rules: Rules, w: int) -> Iterator[Move]:
@@ -108,14 +124,14 @@ def _opens(state: State, rules: Rules, w: int) -> Iterator[Move]:
                 draft.slot(j, place="wanted")
         draft.slot(i, place="live", owner=NOBODY if lost else f"W{w}", late=False)
         if not lost:
-            draft.worker(w, at="running", slot=i, turns=0)
-        draft.breaks(Invariant.ADMISSION, kind != "expired row" and outstanding(draft.slots) > rules.capacity)
+            draft.worker(w, at="running", slot=i, turns=state.slots[i].turns)
+        draft.breaks(Invariant.ADMISSION, kind != "parked" and outstanding(draft.slots) > rules.capacity)
         end = ", the reply is lost and never asked for again" if lost else ""
         yield move(f"W{w} opens slot {i} ({kind}){end}", draft, fault=lost)
 
 
 def _served(state: State, rules: Rules, w: int) -> tuple[int, str] | None:
-    """The slot that an open of worker ``w`` gets: an expired row, a retry or missing seat, or a new task, if there is room."""
+    """The slot that an open of worker ``w`` gets: a parked one, a retry or missing seat, or a new task, if there is room."""
     free = rules.capacity - outstanding(state.slots)
     if rules.count_unpublished:
         free -= rules.admitted * true_lag(state.ledger, state.workers[w].engine.weights)
@@ -124,10 +140,9 @@ def _served(state: State, rules: Rules, w: int) -> tuple[int, str] | None:
         return free >= (n if rules.admission == "after" else 0)
 
     at = {place: [j for j, slot in enumerate(state.slots) if slot.place == place] for place in ("live", "wanted", "new")}
-    if rules.expired == "resume" and (room(1) or not rules.resume_needs_room):
-        expired = [j for j in at["live"] if lapsed(state, state.slots[j].owner)]
-        if expired:
-            return expired[0], "expired row"
+    parked = [j for j in at["live"] if not state.slots[j].owner]
+    if parked and (room(1) or not rules.parked_needs_room):
+        return parked[0], "parked"
     if at["wanted"]:
         return (at["wanted"][0], "retry or missing seat") if room(1) else None
     whole_fits = rules.group_open == "seats" or rules.group == 1
@@ -150,7 +165,8 @@ def _writes(state: State, rules: Rules, w: int) -> Move:
     draft, worker = Draft(state), state.workers[w]
     i, weights = worker.slot, worker.engine.weights
     draft.breaks(Invariant.TOKEN_REFUSED, rules.future == "updates" and len(weights) > len(state.ledger))
-    draft.slot(i, tokens=tuple(sorted({*state.slots[i].tokens, weights})), late=False)
+    stored = worker.turns + 1 if rules.expired == "park" else 0
+    draft.slot(i, tokens=tuple(sorted({*state.slots[i].tokens, weights})), late=False, turns=stored)
     draft.worker(w, turns=worker.turns + 1)
     return move(f"W{w} writes turn {worker.turns} of slot {i} with v{worker.engine.name}", draft)
 
@@ -167,7 +183,7 @@ def _completes(state: State, rules: Rules, w: int) -> Iterator[Move]:
     for lost in (False, True)[: 1 + (state.faults > 0)]:
         draft = Draft(state)
         if rules.grading == "worker":
-            draft.slot(i, place="grade_job", owner="", late=False)
+            draft.slot(i, place="grade_job", owner="", late=False, turns=0)
         else:
             hand_over(draft, rules, i, ledger)
         if not lost:

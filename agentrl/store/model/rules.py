@@ -44,6 +44,14 @@ class Rules:
     """A fault: the database is down for longer than a lease."""
     staleness: Literal["trajectory", "segment_mask"] = "trajectory"
     """An item is in range while its oldest token is, or while each member's newest one is: older tokens don't train."""
+    deadly: bool = False
+    """Every worker that has written a turn of slot 0 dies; no fault is spent on it."""
+    deadline: bool = False
+    """A fault: a group is still open after its deadline."""
+    retention: bool = False
+    """Somebody may remove what is old, at any time; every ended trajectory is."""
+    late_checkpoints: bool = False
+    """Checkpoints are written while the trainer goes on: a row may come after later steps."""
 
     # admission --------------------------------------------------------------------------------------------------------
     admission: Literal["after", "before"] = "after"
@@ -58,10 +66,15 @@ class Rules:
     """A group opens seat by seat over several calls; ``whole``: one call must have room for all (a call asks for one here)."""
     bound: Literal["open", "state"] = "open"
     """The bound limits opening; ``state``: it is taken for an invariant of every state."""
-    expired: Literal["retry", "resume"] = "retry"
-    """An expired live row is dropped and retried; ``resume``: the same row is served again."""
-    resume_needs_room: bool = False
-    """With ``resume``: serving an expired row needs free capacity, although the row holds its place."""
+    expired: Literal["retry", "park"] = "retry"
+    """An expired live row is dropped and retried; ``park``: with a stored turn it is left to whoever continues it."""
+    parked_needs_room: bool = False
+    """With ``park``: continuing needs free capacity, although the row holds its place."""
+    parked_charged: bool = True
+    """With ``park``: a worker that died costs the episode an attempt, as a retry does."""
+    deadline_ends: Literal["group", "members", "waiting"] = "group"
+    """A group past its deadline is given up whole; ``members``: its empty seats are still served; ``waiting``: only those go
+    that wait for the others."""
 
     # fences, leases, locks --------------------------------------------------------------------------------------------
     claim_fenced: bool = True
@@ -89,7 +102,17 @@ class Rules:
     reconcile: bool = True
     """A worker reloads its engine whenever it differs from the newest version; False: it trusts the push."""
 
+    # retention --------------------------------------------------------------------------------------------------------
+    removes: Literal["saved", "trained"] = "saved"
+    """What was trained may go once a checkpoint has its step; ``trained``: at once."""
+    removal_lock: bool = True
+    """Retention holds the run row from asking who needs a trajectory until its removal; False: these are two steps."""
+    removed_returns: bool = False
+    """True: a start returns items of abandoned steps to ready without asking whether they were removed."""
+
     # resume -----------------------------------------------------------------------------------------------------------
+    checkpoint_of: Literal["history", "head"] = "history"
+    """A checkpoint row names a step of the live history; ``head``: any but the newest is refused."""
     abandoned: Literal["ready", "stay"] = "ready"
     """Items of abandoned steps return to ready; ``stay``: their consumed rows are only marked."""
     checkpoint_pick: Literal["live", "highest"] = "live"

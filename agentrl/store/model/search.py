@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from agentrl.store.model.invariants import Invariant, broken_in, finished
 from agentrl.store.model.moves import Move
 from agentrl.store.model.reaping import ageing_moves
+from agentrl.store.model.retention import retention_moves
 from agentrl.store.model.rollout import grader_moves, worker_moves
 from agentrl.store.model.rules import Rules
 from agentrl.store.model.state import Grader, Slot, State, Trainer, Version, Worker, canonical
@@ -47,6 +48,8 @@ def moves(state: State, rules: Rules) -> Iterator[Move]:
     if rules.grading == "worker":
         yield from grader_moves(state, rules)
     yield from ageing_moves(state, rules)
+    if rules.retention:
+        yield from retention_moves(state, rules)
     for t in (0, 1):
         yield from trainer_moves(state, rules, t)
 

@@ -1,10 +1,10 @@
 """A second, small model: the segment writes of one trajectory.
 
 Worker a writes; any message may arrive late or twice and any reply may be lost; the server may restart and lose commits that
-were not flushed; the lease may lapse and worker b take over under a new fence. The store retries a lapsed episode as a new
-trajectory, so that b does not occur there; the answers to a must be right either way.
+were not flushed; the lease may lapse and worker b take over under a new fence, as with a parked episode. Where the store
+retries a lapsed episode as a new trajectory b does not occur; the answers to a must be right either way.
 
-SQL: `write_segment_v2` with `stored_before_v1`, and the count in `complete_v2`.
+SQL: `write_segment_v2` with `stored_before_v1`, `park_live_v1` and `serve_parked_v1`, and the count in `complete_v2`.
 """
 
 from __future__ import annotations
@@ -40,6 +40,8 @@ class SegmentRules:
     """A commit is on disk before its answer; False: asynchronous commits, which a restart may lose."""
     counted: bool = True
     """Completion compares the number of segments with what is stored."""
+    new_fence: bool = True
+    """Whoever continues an episode gets a fence of its own."""
     resent: bool = True
     """After a gap the worker sends again from ``next_seg``; it keeps its segments until the completion."""
 
@@ -144,7 +146,7 @@ def _changes(world: World, rules: SegmentRules) -> Iterator[Change]:
             lost = world._replace(row=world.flushed, faults=world.faults - 1)
             yield "the server restarts and loses what was not flushed", lost, None
     if world.faults and not row.done:
-        fence = row.fence + 1
+        fence = row.fence + rules.new_fence
         taken = world._replace(row=row._replace(fence=fence), b=(fence, row.next_seg), faults=world.faults - 1)
         yield "the lease lapses and b takes over", taken, None
 

@@ -29,6 +29,8 @@ def start_moves(state: State, rules: Rules, t: int) -> Iterator[Move]:
         draft = Draft(state)
         _resume(draft, state, rules, t, weights)
         end = " (the newest is unreadable)" if unreadable else ""
+        if not unreadable:  # with a newer checkpoint that can't be read, what was trained before it may be gone for good
+            draft.breaks(Invariant.RETAINED, _lost(state, draft))
         yield move(f"T{t} starts from the checkpoint of step {len(weights)}{end}", draft, fault=unreadable)
 
 
@@ -49,6 +51,9 @@ def _resume(draft: Draft, state: State, rules: Rules, t: int, weights: Weights) 
     for _, items in state.ledger[keep:]:
         for i in items:
             draft.slot(i, place="ready" if rules.abandoned == "ready" else "marked", claims=0)
+        if any(state.slots[i].gone for i in items) and not rules.removed_returns:
+            for i in items:
+                drop(draft, i)
     _return_leases(draft, state, rules)
     for i, slot in enumerate(draft.slots):
         if slot.place == "ready":
@@ -61,6 +66,11 @@ def _resume(draft: Draft, state: State, rules: Rules, t: int, weights: Weights) 
     version = Version(fresh_name(state), weights)
     draft.set(holder=t, ledger=ledger, branch=state.branch + 1, published=version, staged=None)
     draft.trainers[t] = Trainer(at="idle", weights=weights)
+
+
+def _lost(state: State, draft: Draft) -> bool:
+    """Whether the start dropped something that was trained and then removed."""
+    return any(a.gone and a.place == "consumed" and b.place == "dropped" for a, b in zip(state.slots, draft.slots, strict=True))
 
 
 def _return_leases(draft: Draft, state: State, rules: Rules) -> None:

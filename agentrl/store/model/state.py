@@ -47,6 +47,10 @@ class Slot(NamedTuple):
     """Its lease was renewed for the optimizer step."""
     late: bool = False
     """Its lease lapsed while the database was down; its owner lives."""
+    turns: int = 0
+    """Turns stored of a running episode (only where episodes are parked)."""
+    gone: bool = False
+    """Retention removed the trajectory."""
 
 
 class Worker(NamedTuple):
@@ -83,6 +87,8 @@ class Trainer(NamedTuple):
     """It read its fence as valid and writes next (only without the lock)."""
     refused: bool = False
     """It was refused and starts again at once (only when a start does not wait)."""
+    saving: Weights = ()
+    """What it is writing a checkpoint of while it goes on."""
 
 
 class Checkpoint(NamedTuple):
@@ -106,6 +112,8 @@ class State(NamedTuple):
     published: Version
     staged: Version | None
     branch: int
+    removing: int = -1
+    """The slot that retention found nobody to need and removes next (only without the lock)."""
 
 
 def common(a: Weights, b: Weights) -> int:
@@ -141,6 +149,7 @@ def _weights_in_use(state: State) -> Iterable[Weights]:
         yield from worker.seen
     for trainer in state.trainers:
         yield trainer.weights
+        yield trainer.saving
         if trainer.version:
             yield trainer.version.weights
     for slot in state.slots:
@@ -174,7 +183,10 @@ def _renamed(state: State, branches: dict[int, int], names: dict[int, int]) -> S
         slots=tuple([s._replace(tokens=tuple(map(weights, s.tokens))) if s.tokens else s for s in state.slots]),
         workers=tuple([w._replace(engine=version(w.engine), seen=tuple(map(weights, w.seen))) for w in state.workers]),
         trainers=tuple(
-            [t._replace(weights=weights(t.weights), version=t.version and version(t.version)) for t in state.trainers]
+            [
+                t._replace(weights=weights(t.weights), version=t.version and version(t.version), saving=weights(t.saving))
+                for t in state.trainers
+            ]
         ),
         ledger=weights(state.ledger),
         checkpoints=tuple([Checkpoint(weights(c.weights), weights(c.file)) for c in state.checkpoints]),

@@ -7,6 +7,7 @@ SQL: `claim_v1`, `renew_leases_v1`, `commit_step_v1`, `stage_version_v1`, `settl
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from agentrl.store.model.invariants import Invariant
 from agentrl.store.model.moves import Draft, Move, fresh_name, group_of, in_range, move
@@ -32,6 +33,8 @@ def trainer_moves(state: State, rules: Rules, t: int) -> Iterator[Move]:
         return
     if state.faults:
         yield from _accidents(state, rules, t)
+    if trainer.saving:
+        yield _saves(state, rules, t)
     yield from _STEPS[trainer.at](state, rules, t)
 
 
@@ -178,15 +181,21 @@ def _publishes(state: State, rules: Rules, t: int) -> Iterator[Move]:
         return
     if state.faults:
         yield _fails(state, rules, t, version)
-    if not _verified(state, rules, trainer, version):
+    if not _verified(state, rules, trainer, version) or (trainer.saving and "saving" in _next(rules, trainer)):
         return
     draft = Draft(state)
     draft.breaks(Invariant.VERSION_ORDER, version.name <= state.published.name)
     draft.breaks(Invariant.VERSION_TRUTH, version.weights != state.ledger[: len(version.weights)])
     draft.set(published=version, staged=None)
-    due = len(trainer.weights) % rules.checkpoint_every == 0
-    draft.trainer(t, at="due" if due else "idle", version=None, pushed=())
+    draft.trainer(t, version=None, pushed=(), **_next(rules, trainer))
     yield move(f"T{t} publishes v{version.name}", draft)
+
+
+def _next(rules: Rules, trainer: Trainer) -> dict[str, Any]:
+    """What follows once a step's weights are out: a checkpoint when it is due, beside the next step or before it."""
+    if len(trainer.weights) % rules.checkpoint_every:
+        return {"at": "idle"}
+    return {"at": "idle", "saving": trainer.weights} if rules.late_checkpoints else {"at": "due"}
 
 
 def _verified(state: State, rules: Rules, trainer: Trainer, version: Version) -> bool:
@@ -210,8 +219,7 @@ def _fails(state: State, rules: Rules, t: int, version: Version) -> Move:
     draft = Draft(state)
     draft.set(staged=None)
     if rules.failed_push == "wait":
-        due = len(version.weights) % rules.checkpoint_every == 0
-        draft.trainer(t, at="due" if due else "idle", version=None, pushed=())
+        draft.trainer(t, version=None, pushed=(), **_next(rules, state.trainers[t]))
         return move(f"v{version.name} does not verify: its name is burnt", draft, fault=True)
     again = Version(fresh_name(state), version.weights)
     draft.set(staged=again)
@@ -242,6 +250,19 @@ def _checkpoints(state: State, rules: Rules, t: int) -> Iterator[Move]:
     draft.set(checkpoints=(*others, Checkpoint(weights, weights))[-KEPT_CHECKPOINTS:])
     draft.trainer(t, at="idle", sure=False)
     yield move(f"T{t} commits the checkpoint row of step {len(weights)}", draft)
+
+
+def _saves(state: State, rules: Rules, t: int) -> Move:
+    """The row of a checkpoint that was written beside the steps; the next one waits for it."""
+    weights, draft = state.trainers[t].saving, Draft(state)
+    head = state.ledger == weights
+    if state.holder != t or (rules.checkpoint_of == "head" and not head):
+        return _refused(state, rules, t, "checkpoint row")
+    draft.breaks(Invariant.CHECKPOINT_TRUTH, weights != state.ledger[: len(weights)])
+    others = tuple(c for c in state.checkpoints if c.weights != weights)
+    draft.set(checkpoints=(*others, Checkpoint(weights, weights))[-KEPT_CHECKPOINTS:])
+    draft.trainer(t, saving=())
+    return move(f"T{t} commits the checkpoint row of step {len(weights)}", draft)
 
 
 def _named(slots: tuple[int, ...]) -> str:

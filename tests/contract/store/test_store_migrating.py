@@ -78,6 +78,20 @@ def first_store(embedded_server: Server) -> str:
     return url
 
 
+NEW_COLUMNS = {
+    "run": ("resume_partial", "origins", "ahead", "staleness_mode"),
+    "live": ("parked_at",),
+    "segment": ("compacted", "unit_starts"),
+    "trajectory": ("root", "parent_seg", "payload"),
+    "consumed": ("masked_versions", "masked_tokens"),
+    "trained": ("local_advantages",),
+    "policy_version": ("bytes", "phases", "removed_at"),
+    "engine_version": (
+        "outcome", "attempt", "transport", "bytes", "seconds", "phases", "error", "loader", "fence", "pinned",
+    ),
+}  # fmt: skip
+"""What the second release did not have."""
+
 LINEAGE = (
     '{"model": "m", "tokenizer_hash": "t", "template_hash": "c", "engine": "local", "engine_version": "1",'
     ' "engine_dtype": "float32", "sampling": {"temperature": 1.0},'
@@ -189,15 +203,9 @@ def test_second_release__goes_on_between_pre_and_post(embedded_server: Server) -
         connection.execute("alter function agentrl.claim_v3 rename to claim_v2")
         connection.execute("alter table agentrl.segment add column body_hash bytea not null")
         connection.execute("drop view agentrl.v_stuck")
-        connection.execute("alter table agentrl.live drop column parked_at")
-<<<<<<< HEAD
-        connection.execute("alter table agentrl.run drop column resume_partial, drop column origins, drop column ahead")
-=======
-        connection.execute("alter table agentrl.segment drop column compacted")
-        for column in ("root", "parent_seg", "payload"):
-            connection.execute(f"alter table agentrl.trajectory drop column {column} cascade".encode())
-        connection.execute("alter table agentrl.run drop column resume_partial, drop column origins")
->>>>>>> contexts
+        for table, columns in NEW_COLUMNS.items():
+            drops = ", ".join(f"drop column {column} cascade" for column in columns)
+            connection.execute(f"alter table agentrl.{table} {drops}".encode())
         connection.execute("update agentrl.alembic_version set version_num = 'post_0002'")
     with pytest.raises(NotReadyError, match="post_0002"):
         PostgresStore(url)

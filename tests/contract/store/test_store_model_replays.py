@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from store_bench import CANCELLED, LINEAGE, Bench, PostgresWorld, Server, World, graded, keys, segment
@@ -30,7 +31,7 @@ START = "select agentrl.start_trainer_v1(%s, 'successor', 1000, null)"
 LONG = 100_000.0
 
 
-def strict(world: World, **spec: int | float) -> Bench:
+def strict(world: World, **spec: Any) -> Bench:
     """One trajectory a step and no lag, as in the model; leases of episodes outlast those of the trainer."""
     return world.bench(**({"lag_bound": 0, "batch_min": 1, "batch_max": 1, "lease_s": LONG} | spec))
 
@@ -137,7 +138,7 @@ def test_group_opens_whole(world: World) -> None:
     assert len(bench.claim().items) == 1
 
 
-def test_expired_row_needs_room(world: World) -> None:
+def test_expired_row__its_retry_needs_no_room(world: World) -> None:
     bench = strict(world, lease_s=60)
     (lost,) = bench.open(1, worker="W0")
     assert bench.ask(1, worker="W1").refusal == "no_capacity"
@@ -146,6 +147,63 @@ def test_expired_row_needs_room(world: World) -> None:
     assert (again.task_index, again.attempt) == (lost.task_index, 2)
     bench.finish(again)
     assert trained(bench) == [again.trajectory]
+
+
+def lost_after_a_turn(world: World, **spec: Any) -> tuple[Bench, Opened]:
+    """A run that continues episodes, and one whose worker died after a turn."""
+    bench = strict(world, lease_s=60, resume_partial=True, **spec)
+    (episode,) = bench.open(1, worker="W0")
+    bench.store.write_segment(episode, segment(0, bench.version))
+    world.advance(bench, 61)
+    return bench, episode
+
+
+def test_parked_needs_room(world: World) -> None:
+    bench, lost = lost_after_a_turn(world)
+    (again,) = bench.open(1, worker="W1")
+    assert (again.trajectory, again.n_segments) == (lost.trajectory, 1), "it fills the only place, and is served"
+    assert bench.ask(1, worker="W2").refusal == "no_capacity"
+    bench.store.write_segment(again, segment(1, bench.version))
+    assert bench.store.complete(again, graded(2)) is Place.READY
+    assert trained(bench) == [lost.trajectory]
+
+
+def test_parked_uncharged(world: World) -> None:
+    bench, deadly = lost_after_a_turn(world, max_attempts=2, n_tasks=2)
+    (again,) = bench.open(1, worker="W1")
+    assert again.trajectory == deadly.trajectory
+    world.advance(bench, 61)
+    (other,) = bench.open(1, worker="W2")
+    assert (other.task_index, other.attempt) == (1, 1), "its second worker died too: it is served to nobody any more"
+    assert bench.place(Place.DROPPED) == 1
+    bench.check()
+
+
+def test_deadline_keeps_seats(world: World) -> None:
+    bench = strict(world, group_size=2, batch_min=2, batch_max=2, group_deadline_s=100.0)
+    (first,) = bench.open(1)
+    world.advance(bench, 101)
+    seats = bench.open()
+    assert [s.task_index for s in seats] == [1, 1], "the second seat of the given-up group could never be completed"
+    with pytest.raises(Fenced):
+        bench.finish(first)
+    for seat in seats:
+        bench.finish(seat)
+    assert set(trained(bench)) == {s.trajectory for s in seats}
+    bench.check()
+
+
+def test_deadline_spares_running(world: World) -> None:
+    bench = strict(world, group_size=2, batch_min=2, batch_max=2, group_deadline_s=100.0)
+    first, straggler = bench.open()
+    assert bench.finish(first) is Place.GRADED
+    world.advance(bench, 101)
+    bench.open()
+    with pytest.raises(Fenced):
+        bench.finish(straggler)
+    assert world.drop_reasons(bench) == {"group_incomplete": 2}
+    assert bench.place(Place.GRADED) == 0, "it would have waited for the first one for ever"
+    bench.check()
 
 
 # fences, leases, locks ------------------------------------------------------------------------------------------------
@@ -359,6 +417,20 @@ def test_checkpoint_highest_step(world: World) -> None:
     assert world.store.find_run(bench.spec.name).step == 1, "trained once on the live history"
 
 
+def test_checkpoint_of_head_only(world: World) -> None:
+    """A checkpoint that was written beside the next step counts, and a resume goes back no further."""
+    bench = strict(world)
+    one_step(bench)
+    saved = {"step": 1, "updates": 1, "version": bench.version}
+    later = one_step(bench)
+    row = world.store.add_checkpoint(bench.run, bench.fence, uri="step-1", checksum="c", **saved)
+    world.advance(bench, 2000)
+    assert bench.start(row.id, owner="second").step == 1
+    row_now = world.store.find_run(bench.spec.name)
+    assert (row_now.step, row_now.updates) == (1, 1)
+    assert trained(bench) == [later.trajectory], "what came after it is taken again"
+
+
 def test_checkpoint_file_by_step(world: World) -> None:
     bench = strict(world)
     one_step(bench)
@@ -408,6 +480,16 @@ def test_next_seg_set(world: World) -> None:
     assert world.store.write_segment(episode, segment(0)) is False, "a late copy"
     assert world.store.write_segment(episode, segment(2)) is True
     assert world.store.complete(episode, graded(3)) is Place.READY
+
+
+def test_fence_kept(world: World) -> None:
+    bench, episode = lost_after_a_turn(world)
+    (again,) = bench.open(1, worker="W1")
+    late = segment(1, bench.version, action_text="of the worker that was thought dead")
+    with pytest.raises(Fenced):
+        world.store.write_segment(episode, late)
+    assert world.store.write_segment(again, segment(1, bench.version)) is True, "no other body lies under its key"
+    assert world.store.complete(again, graded(2)) is Place.READY
 
 
 def test_count_unchecked(world: World) -> None:

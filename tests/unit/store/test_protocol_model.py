@@ -46,8 +46,8 @@ def test_every_switch__has_a_reading() -> None:
     """Each field of the rules after the sizes and the world is turned by some configuration."""
     world = {
         "lag_bound", "batch", "batch_min", "ahead", "group", "slots", "workers", "turns", "checkpoint_every",
-        "max_attempts", "max_lease_attempts",
-        "faults", "transport", "grading", "poison", "outage", "staleness",
+        "max_attempts", "max_lease_attempts", "faults", "transport", "grading", "poison", "outage", "staleness", "deadly",
+        "deadline", "retention", "late_checkpoints",
     }  # fmt: skip
     for kind in (Rules, SegmentRules):
         default = kind()

@@ -121,7 +121,7 @@ begin
 end $$;
 
 -- Where the weights lie that somebody may still load: the newest keep_ published versions and all between and after them, what living
--- engines hold, the first weights, those of checkpoints on the live history, and those of evaluations that are not finished.
+-- engines hold, the first ones, those of checkpoints on the live history and of unfinished evaluations.
 create or replace function agentrl.needed_weights_v1(run_ bigint, keep_ bigint) returns setof text language sql stable as $$
   select v.uri from agentrl.policy_version v
   where v.run = run_ and v.removed_at is null and (
