@@ -13,7 +13,7 @@ from benchmarks.learning.cells import EXPERIMENTS, Cell
 from benchmarks.learning.report import curves, each_run, over_seeds
 from benchmarks.learning.results import Results
 from benchmarks.learning.running import CellFailed, run_cell
-from benchmarks.store.report import machine
+from benchmarks.report import machine
 
 SEEDS = (0, 1, 2)
 RUN_MINUTES = 5

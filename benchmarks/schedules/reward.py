@@ -135,7 +135,7 @@ def _learn(every: int, seed: int, steps: int) -> list[Mapping[str, float]]:
         folder = Path(named)
         start = store.start_trainer(run.id, owner="benchmark", lease_s=3600, checkpoint=None)
         publisher = Publisher(store, run.id, start, folder / "weights")
-        version = publisher.publish(team.weights(), parent=None, updates=0)
+        version = publisher.publish(team.weights, parent=None, updates=0)
         acting = cast(Any, Acting(store, run.id, policy, config))
         log = ProcessLog(folder / "logs", "trainer")
         loop = TrainerLoop(acting, run, config, folder, start, version, team, publisher, log, Console(steps), threading.Event())

@@ -16,7 +16,7 @@ from agentrl.store.contract import RunSpec
 from agentrl.store.memory import MemoryStore
 from agentrl.trainer.megatron.model import OptimizerSettings, TrainedModel
 from agentrl.trainer.publish import Publisher
-from benchmarks.store.report import Row, Sample, interleaved, table, timed
+from benchmarks.report import Row, Sample, interleaved, table, timed
 from benchmarks.trainer.layout_rank import random_weights
 from benchmarks.trainer.steps import default_config
 

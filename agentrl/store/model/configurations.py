@@ -66,7 +66,6 @@ HOLDING = (
     Configuration(
         "segment-mask-lag-1", Rules(faults=1, turns=2, lag_bound=1, workers=1, slots=3, staleness="segment_mask"), quick=False
     ),
-    Configuration("expired-row-served-again", Rules(faults=1, expired="resume", workers=1)),
     Configuration("parking", Rules(faults=1, expired="park", turns=2)),
     Configuration("parking-2-faults", Rules(faults=2, expired="park", turns=2, workers=1), quick=False),
     Configuration("parking-group", Rules(faults=1, expired="park", group=2, batch=2, turns=2), quick=False),
