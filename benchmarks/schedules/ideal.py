@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+from collections import Counter
 from dataclasses import dataclass, field
 
 from agentrl.config.schedule import Pace
@@ -19,6 +20,13 @@ class Ideal:
     now: float = 0.0
     step: int = 0
     trained: int = 0
+    dropped: int = 0
+    carried_over: int = 0
+    trained_by_lag: Counter[int] = field(default_factory=Counter)
+    update_s: float = 0.0
+    """Seconds in which the trainer was busy."""
+    episodes_s: float = 0.0
+    """Seconds of all episodes that ended."""
     _opened: int = 0
     _held: int = 0
     _busy_until: float | None = None
@@ -40,18 +48,31 @@ class Ideal:
                 self._end_one()
         return self
 
+    @property
+    def rollout_idle(self) -> float:
+        """Share of the places for episodes in which nothing ran; what still runs at the end counts until then."""
+        left = sum(self._seconds(episode) - (end - self.now) for end, episode in self._running)
+        return 1 - (self.episodes_s + left) / (self.now * self.trace.slots)
+
+    @property
+    def trainer_idle(self) -> float:
+        return 1 - self.update_s / self.now
+
+    def _seconds(self, episode: int) -> float:
+        turns = self.trace.seconds[episode]
+        return sum(turns) + (len(turns) + 1) * self.trace.model_s
+
     def _open(self) -> None:
-        outstanding = self._opened - self.trained
+        outstanding = self._opened - self.trained - self.dropped
         most = self.pace.under_way or len(self.trace.seconds)
-        turns = len(self.trace.seconds[0]) + 1
         while self._opened < len(self.trace.seconds) and len(self._running) < self.trace.slots and outstanding < most:
-            seconds = sum(self.trace.seconds[self._opened]) + turns * self.trace.model_s
-            heapq.heappush(self._running, (self.now + seconds, self._opened))
+            heapq.heappush(self._running, (self.now + self._seconds(self._opened), self._opened))
             self._born.append(self.step)
             self._opened, outstanding = self._opened + 1, outstanding + 1
 
     def _end_one(self) -> None:
         self.now, episode = heapq.heappop(self._running)
+        self.episodes_s += self._seconds(episode)
         group = episode // self.group
         self._ended[group] = self._ended.get(group, 0) + 1
         if self._ended[group] == self.group:
@@ -59,17 +80,25 @@ class Ideal:
             heapq.heappush(self._ready, (born, group))
 
     def _claim(self) -> None:
-        pace, ready = self.pace, len(self._ready) * self.group
+        pace = self.pace
+        while self._ready and pace.lag_bound is not None and self.step - self._ready[0][0] > pace.lag_bound:
+            heapq.heappop(self._ready)
+            self.dropped += self.group
+        ready = len(self._ready) * self.group
         left = pace.batch_max - self._held
         if ready < (pace.batch_min if pace.part is None else min(pace.part, left)):
             return
         taken = min(ready, left)
         for _ in range(taken // self.group):
-            heapq.heappop(self._ready)
+            born, _ = heapq.heappop(self._ready)
+            self.trained_by_lag[self.step - born] += self.group
         self._held += taken
-        self._busy_until = self.now + taken * self.trace.each_s
+        seconds = taken * self.trace.each_s
         if pace.part is None or self._held == pace.batch_max:
-            self._busy_until += self.trace.step_s + self.trace.publish_s
+            seconds += self.trace.step_s + self.trace.publish_s
+        if pace.schedule == "drop_last":
+            self.carried_over += pace.batch_max - taken
+        self.update_s, self._busy_until = self.update_s + seconds, self.now + seconds
 
     def _done(self, at: float) -> None:
         self.now, self._busy_until = at, None
