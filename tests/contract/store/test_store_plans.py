@@ -6,10 +6,13 @@ import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import psycopg
 import pytest
 from store_bench import Bench, PostgresWorld, Server, graded, keys, segment
+from test_store_sub_agents import child
 
+from agentrl.store.contract import Trained
 from agentrl.store.postgres import PostgresStore
 
 BIG = ("trajectory", "segment", "trained", "reward", "event", "consumed", "dropped")
@@ -106,16 +109,20 @@ def test_hot_statements__scan_no_big_table(filled: Bench) -> None:
     episodes, opened = plans(bench, lambda: bench.open(4))
     assert len(episodes) == 4
     _, written = plans(bench, lambda: [store.write_segment(e, segment(0)) for e in episodes])
-    _, completed = plans(bench, lambda: [store.complete(e, graded(1)) for e in episodes])
+    _, with_sub_agents = plans(bench, lambda: [store.write_segment(e, segment(1), [child(e)]) for e in episodes])
+    _, completed = plans(bench, lambda: [store.complete(e, graded(2)) for e in episodes])
     claim, claimed = plans(bench, bench.claim)
     assert len(claim.items) == 2
     leases = [(i.item, i.token) for i in claim.items]
     _, renewed = plans(bench, lambda: store.renew_leases(bench.run, bench.fence, leases, 60.0))
-    _, committed = plans(bench, lambda: bench.commit(claim.items))
+    members = [member for item in claim.items for member in item.trajectories[0].family]
+    trained = [Trained(m.id, np.zeros(3, np.float32), None, np.zeros(3, np.float32), None) for m in members]
+    assert len(trained) > len(claim.items)
+    _, committed = plans(bench, lambda: bench.commit(claim.items, trained=trained))
     _, restarted = plans(bench, lambda: store.renew_episodes("w", {e.trajectory: e.fence for e in episodes}))
     named = {
         "open": opened, "write": written, "complete": completed, "claim": claimed, "renew": renewed, "commit": committed,
-        "renew episodes": restarted,
+        "renew episodes": restarted, "write with sub-agents": with_sub_agents,
     }  # fmt: skip
     for name, listed in named.items():
         assert listed, name
