@@ -12,7 +12,7 @@ from uuid import uuid4
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
+from safetensors.torch import save_file
 
 from agentrl.errors import WeightsCorrupt
 from agentrl.monitor.stopwatch import Stopwatch
@@ -32,20 +32,20 @@ def write_tensors(tensors: Iterable[tuple[str, torch.Tensor]], path: Path, watch
         named[name] = tensor.detach().cpu().contiguous()
     watch = watch or Stopwatch()
     with watch.phase("write"):
-        data = save(named, metadata={"format": "pt"})
         path.parent.mkdir(parents=True, exist_ok=True)
         part = path.with_name(f".{path.name}.{uuid4().hex}.part")
         try:
-            with part.open("xb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
+            part.touch(exist_ok=False)
+            rights = part.stat().st_mode  # others than the owner may have to read it, which `save_file` does not allow
+            save_file(named, part, metadata={"format": "pt"})  # straight from the tensors: no copy of all weights in memory
+            part.chmod(rights)
+            _sync(part)
             os.link(part, path)  # unlike rename, link fails when the name exists
         finally:
             part.unlink(missing_ok=True)
-        _sync_folder(path.parent)
+        _sync(path.parent)
     with watch.phase("checksum"):
-        return _checksum_of(data)
+        return checksum(path)
 
 
 def read_tensors(path: Path) -> Iterator[tuple[str, torch.Tensor]]:
@@ -98,12 +98,9 @@ def require_same_layout(path: Path, reference: Path) -> None:
             raise WeightsCorrupt(f"{path}: {name} is {found[name][0]}, in {reference} it is {dtype}")
 
 
-def _checksum_of(data: bytes) -> str:
-    return "sha256:" + hashlib.sha256(data).hexdigest()
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
+def _sync(path: Path) -> None:
+    """A file's bytes, or a folder's names, are on disk."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
