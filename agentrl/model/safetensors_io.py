@@ -7,12 +7,13 @@ import json
 import os
 import struct
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from uuid import uuid4
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
+from safetensors.torch import save_file
 
 from agentrl.errors import WeightsCorrupt
 from agentrl.monitor.stopwatch import Stopwatch
@@ -31,26 +32,19 @@ def write_tensors(tensors: Iterable[tuple[str, torch.Tensor]], path: Path, watch
             raise ValueError(f"{path}: the tensor {name} was given twice")
         named[name] = tensor.detach().cpu().contiguous()
     watch = watch or Stopwatch()
-    with watch.phase("write"):
-        data = save(named, metadata={"format": "pt"})
-        write_new(path, data)
+    with watch.phase("write"), _new_file(path) as part:
+        part.touch(exist_ok=False)
+        rights = part.stat().st_mode  # others than the owner may have to read it, which `save_file` does not allow
+        save_file(named, part, metadata={"format": "pt"})  # straight from the tensors: no copy of all weights in memory
+        part.chmod(rights)
     with watch.phase("checksum"):
-        return _checksum_of(data)
+        return checksum(path)
 
 
 def write_new(path: Path, data: bytes) -> None:
     """A new file that appears under its name only when all its bytes are on disk. `FileExistsError` when the name is taken."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.{uuid4().hex}.part")
-    try:
-        with part.open("xb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.link(part, path)  # unlike rename, link fails when the name exists
-    finally:
-        part.unlink(missing_ok=True)
-    sync_folder(path.parent)
+    with _new_file(path) as part:
+        part.write_bytes(data)
 
 
 def read_tensors(path: Path) -> Iterator[tuple[str, torch.Tensor]]:
@@ -103,13 +97,23 @@ def require_same_layout(path: Path, reference: Path) -> None:
             raise WeightsCorrupt(f"{path}: {name} is {found[name][0]}, in {reference} it is {dtype}")
 
 
-def _checksum_of(data: bytes) -> str:
-    return "sha256:" + hashlib.sha256(data).hexdigest()
+@contextmanager
+def _new_file(path: Path) -> Iterator[Path]:
+    """A name to write to, whose file appears as ``path`` when all its bytes are on disk."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}.{uuid4().hex}.part")
+    try:
+        yield part
+        sync(part)
+        os.link(part, path)  # unlike rename, link fails when the name exists
+    finally:
+        part.unlink(missing_ok=True)
+    sync(path.parent)
 
 
-def sync_folder(folder: Path) -> None:
-    """Names in ``folder`` are on disk afterwards."""
-    descriptor = os.open(folder, os.O_RDONLY)
+def sync(path: Path) -> None:
+    """A file's bytes, or a folder's names, are on disk afterwards."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:

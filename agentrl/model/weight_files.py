@@ -17,7 +17,7 @@ import torch
 
 from agentrl.errors import UsageError, WeightsCorrupt
 from agentrl.model.config import ModelConfig
-from agentrl.model.safetensors_io import checksum, read_tensors, sync_folder, write_new, write_tensors
+from agentrl.model.safetensors_io import checksum, read_tensors, sync, write_new, write_tensors
 from agentrl.monitor.stopwatch import Stopwatch
 
 WEIGHTS = "model.safetensors"
@@ -58,7 +58,7 @@ def write_weights(
         for path, _, _ in unnamed:
             path.unlink()
         if unnamed:
-            sync_folder(folder)
+            sync(folder)
 
 
 def weight_files(folder: Path) -> tuple[Path, ...]:
@@ -129,7 +129,7 @@ def _name_parts(folder: Path, unnamed: list[tuple[Path, str, list[str]]], total:
         checksums[part] = digest
         weight_map |= dict.fromkeys(names, part)
     index = {"metadata": {"total_size": total, "checksums": checksums}, "weight_map": weight_map}
-    sync_folder(folder)
+    sync(folder)
     write_new(folder / INDEX, (json.dumps(index, indent=2) + "\n").encode())
     return folder / INDEX, checksum(folder / INDEX)
 

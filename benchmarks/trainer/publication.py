@@ -100,6 +100,10 @@ def measure(quick: bool) -> bool:
         Row("publication", f"{rate['publish']:,.0f} MB/s", "the copy", rate["publish"] / rate["copy"]),
         Row("publication", f"{rate['publish']:,.0f} MB/s", "the file on disk", rate["publish"] / rate["synced"]),
     ]
+    cpu = {name: sample.cpu * 1e9 / case.n_bytes for name, sample in found.items()}
+    rows.append(
+        Row("publication", f"{cpu['publish']:.2f} CPU s/GB", f"the file: {cpu['synced']:.2f}", cpu["publish"] / cpu["synced"])
+    )
     for phase, seconds in case.phases.items():
         share = min(seconds) / found["publish"].wall
         rows.append(Row(f"of it: {phase}", f"{min(seconds) * 1e3:,.0f} ms", "the publication", share))

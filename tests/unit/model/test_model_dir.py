@@ -135,6 +135,12 @@ def test_written_tensors__read_back_with_checksum(tmp_path: Path) -> None:
     assert list(path.parent.iterdir()) == [path]
 
 
+def test_written_tensors__have_the_rights_of_any_new_file(tmp_path: Path) -> None:
+    write_tensors(TENSORS.items(), tmp_path / "x.safetensors")
+    (tmp_path / "other").touch()
+    assert (tmp_path / "x.safetensors").stat().st_mode == (tmp_path / "other").stat().st_mode
+
+
 def test_taken_name__refused_and_file_unchanged(tmp_path: Path) -> None:
     path = tmp_path / "x.safetensors"
     before = write_tensors(TENSORS.items(), path)
