@@ -238,8 +238,11 @@ class MemoryStore(MemoryTrainer, MemoryGrading):
     def _live(self, episode: Opened) -> tuple[Run, Episode]:
         found = self._find(episode.trajectory)
         if found is None or found[1].opened.fence != episode.fence or found[1].place is not Place.LIVE:
-            raise Fenced(f"trajectory {episode.trajectory} is no longer open under fence {episode.fence}: stop this episode")
+            raise Fenced(f"{self._named(episode)} is no longer open under fence {episode.fence}: stop this episode")
         return found
+
+    def _named(self, episode: Opened) -> str:
+        return f"trajectory {episode.trajectory} of run {self._runs[episode.run].spec.name!r}"
 
     def write_segment(self, episode: Opened, segment: Segment, sub_agents: Sequence[SubAgent] = ()) -> bool:
         content = segment_parameters(segment)[CONTENT]
@@ -247,16 +250,18 @@ class MemoryStore(MemoryTrainer, MemoryGrading):
             strict_json(dict(child.task.payload), "sub_agent.task.payload")
         bodies = [body(child) for child in sub_agents]
         with self._lock:
-            r, e = self._live(episode)
+            try:
+                r, e = self._live(episode)
+            except Fenced as fenced:
+                raise Fenced(f"segment {segment.index}: {fenced}") from None
             expected = len(e.segments)
+            named = f"segment {segment.index} of {self._named(episode)}"
             if segment.index > expected:
-                raise SegmentGap(f"segment {segment.index} arrived, but segment {expected} is missing", expected)
+                raise SegmentGap(f"{named} arrived, but segment {expected} is missing: send from there", expected)
             if segment.index < expected and e.segments[segment.index][0] != content:
-                raise SegmentConflict(f"segment {segment.index} of trajectory {episode.trajectory} is stored with another body")
+                raise SegmentConflict(f"{named} is stored with another body")
             if segment.index < expected and any(one not in map(body, e.sub_agents) for one in bodies):
-                raise SegmentConflict(
-                    f"segment {segment.index} of trajectory {episode.trajectory} is stored with other sub-agents"
-                )
+                raise SegmentConflict(f"{named} is stored with other sub-agents")
             if segment.index == expected:
                 for s in (segment, *(s for child in sub_agents for s in child.segments)):
                     for v in {int(v) for v in s.versions}:
@@ -275,7 +280,7 @@ class MemoryStore(MemoryTrainer, MemoryGrading):
             r, e = self._live(episode)
             if end.outcome is not Outcome.INFRASTRUCTURE and end.n_segments != len(e.segments):
                 raise IncompleteTrajectory(
-                    f"trajectory {episode.trajectory} announced {end.n_segments} segments, but {len(e.segments)} are stored",
+                    f"{self._named(episode)} announced {end.n_segments} segments, but {len(e.segments)} are stored",
                     len(e.segments),
                 )
             e.end = end

@@ -334,10 +334,18 @@ class Server:
         finally:
             self._restore(previous)
 
+    def restart_immediately(self) -> None:
+        """What ``pg_ctl restart -m immediate`` does: all sessions are cut off, and the server recovers from its log."""
+        os.kill(self._pid(), signal.SIGQUIT)
+        self.url = self._start()
+
+    def _pid(self) -> int:
+        (pid_file,) = self.home.glob("pg*/postmaster.pid")
+        return int(pid_file.read_text().splitlines()[0])
+
     def kill(self) -> None:
         """kill -9 of the whole server, and wait until it is gone."""
-        (pid_file,) = self.home.glob("pg*/postmaster.pid")
-        pid = int(pid_file.read_text().splitlines()[0])
+        pid = self._pid()
         children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
         for one in (pid, *map(int, children)):
             os.kill(one, signal.SIGKILL)

@@ -85,15 +85,19 @@ def test_segment_answers__duplicate_conflict_gap_fenced(world: World) -> None:
     assert world.store.write_segment(episode, segment(0)) is True
     assert world.store.write_segment(episode, segment(1)) is True
     assert world.store.write_segment(episode, segment(0)) is False
-    with pytest.raises(SegmentConflict):
+    with pytest.raises(SegmentConflict) as changed:
         world.store.write_segment(episode, segment(0, observation_text="changed"))
     with pytest.raises(SegmentConflict):
         world.store.write_segment(episode, segment(1, reward=0.5))
     with pytest.raises(SegmentGap) as gap:
         world.store.write_segment(episode, segment(5))
     assert gap.value.next_seg == 2
-    with pytest.raises(Fenced):
+    with pytest.raises(Fenced) as fenced:
         world.store.write_segment(replace(episode, fence=episode.fence + 1), segment(2))
+    said = ((changed, 0, "another body"), (gap, 5, "but segment 2 is missing"), (fenced, 2, f"under fence {episode.fence + 1}"))
+    for error, index, expected in said:
+        for part in (f"segment {index}", f"trajectory {episode.trajectory}", bench.spec.name, expected):
+            assert part in error.value.args[0]
     assert len(world.store.trajectory(episode.trajectory).segments) == 2
 
 
@@ -135,10 +139,10 @@ def test_any_bytes_numbers_json_does_not_know__kept(world: World) -> None:
     assert equal(world.store.trajectory(episode.trajectory).segments[0], turn)
 
 
-def test_any_bytes_two_megabytes__kept(world: World) -> None:
+def test_any_bytes_five_megabytes__kept(world: World) -> None:
     bench = world.bench()
     (episode,) = bench.open(1)
-    turn = segment(0, observation_text="x\x00" * 1_000_000)
+    turn = segment(0, observation_text="x\x00" * 2_500_000)
     world.store.write_segment(episode, turn)
     assert world.store.trajectory(episode.trajectory).segments[0].observation_text == turn.observation_text
 

@@ -6,6 +6,13 @@ begin
   raise exception using errcode = code, message = msg, detail = coalesce(next_seg::text, '');
 end $$;
 
+-- A trajectory and its run, as errors name them.
+create or replace function agentrl.named_v1(trajectory_ uuid) returns text language sql stable as $$
+  select coalesce((select format('trajectory %s of run "%s"', t.id, r.name)
+                   from agentrl.trajectory t join agentrl.run r on r.id = t.run where t.id = trajectory_ limit 1),
+                  format('trajectory %s', trajectory_))
+$$;
+
 -- When the server started; leases of before are counted from there.
 create or replace function agentrl.server_started_v1() returns timestamptz language sql stable as $$
   select pg_postmaster_start_time()

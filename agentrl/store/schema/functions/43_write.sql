@@ -9,11 +9,12 @@ declare
 begin
   select * into l from agentrl.live where trajectory = trajectory_ and fence = fence_ for no key update;
   if not found then
-    perform agentrl.fail_v1('AR001', format('trajectory %s is no longer open under fence %s: stop this episode', trajectory_, fence_));
+    perform agentrl.fail_v1('AR001', format('segment %s: %s is no longer open under fence %s: stop this episode', seg_,
+                                            agentrl.named_v1(trajectory_), fence_));
   end if;
   if seg_ > l.next_seg then
-    perform agentrl.fail_v1('AR002', format('segment %s of trajectory %s arrived, but segment %s is missing: send from there',
-                                            seg_, trajectory_, l.next_seg), l.next_seg);
+    perform agentrl.fail_v1('AR002', format('segment %s of %s arrived, but segment %s is missing: send from there',
+                                            seg_, agentrl.named_v1(trajectory_), l.next_seg), l.next_seg);
   end if;
   update agentrl.live set lease_until = clock_timestamp() + lease where trajectory = trajectory_;
   return l;
@@ -56,13 +57,13 @@ begin
           (context_, versions_, token_versions_, n_obs_, n_act_, ids_, logprobs_, loss_mask_, unit_starts_, finish_reason_,
            observation_text_, action_text_, action_raw_, tool_calls_, tool_results_, tool_raw_, exact_, compacted_, reward_);
     if not found then
-      perform agentrl.fail_v1('AR003', format('segment %s of trajectory %s is stored with another body', seg_, trajectory_));
+      perform agentrl.fail_v1('AR003', format('segment %s of %s is stored with another body', seg_, agentrl.named_v1(trajectory_)));
     end if;
     return false;
   end if;
   if (select count(*) from agentrl.policy_version where run = l.run and version = any (versions_)) <> cardinality(versions_) then
-    perform agentrl.fail_v1('AR005', format('segment %s of trajectory %s carries policy versions %s, of which some have no row',
-                                            seg_, trajectory_, versions_));
+    perform agentrl.fail_v1('AR005', format('segment %s of %s carries policy versions %s, of which some have no row',
+                                            seg_, agentrl.named_v1(trajectory_), versions_));
   end if;
   insert into agentrl.segment (
     run, start_version, trajectory, seg, context, versions, token_versions, n_obs, n_act, ids, logprobs, loss_mask,
@@ -110,11 +111,12 @@ declare
 begin
   select * into t from agentrl.trajectory where id = trajectory_ and fence = fence_ and ended_to is not null;
   if not found then
-    perform agentrl.fail_v1('AR001', format('trajectory %s is no longer open under fence %s: stop this episode', trajectory_, fence_));
+    perform agentrl.fail_v1('AR001', format('%s is no longer open under fence %s: stop this episode',
+                                            agentrl.named_v1(trajectory_), fence_));
   end if;
   if (t.termination, t.outcome) is distinct from (termination_, outcome_)
      or (t.complete and t.n_segments is distinct from n_segments_) then
-    perform agentrl.fail_v1('AR007', format('trajectory %s was completed before as %s/%s with %s segments', trajectory_,
+    perform agentrl.fail_v1('AR007', format('%s was completed before as %s/%s with %s segments', agentrl.named_v1(trajectory_),
                                             t.termination, t.outcome, t.n_segments));
   end if;
   return t.ended_to;
@@ -182,8 +184,8 @@ begin
     return agentrl.completed_before_v1(trajectory_, fence_, n_segments_, termination_, outcome_);
   end if;
   if outcome_ <> 'infrastructure' and l.next_seg <> n_segments_ then
-    perform agentrl.fail_v1('AR004', format('trajectory %s announced %s segments, but %s are stored: send from segment %s',
-                                            trajectory_, n_segments_, l.next_seg, l.next_seg), l.next_seg);
+    perform agentrl.fail_v1('AR004', format('%s announced %s segments, but %s are stored: send from segment %s',
+                                            agentrl.named_v1(trajectory_), n_segments_, l.next_seg, l.next_seg), l.next_seg);
   end if;
   update agentrl.trajectory
   set ended_at = clock_timestamp(), complete = (l.next_seg = n_segments_), termination = termination_, outcome = outcome_,
