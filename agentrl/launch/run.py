@@ -76,6 +76,8 @@ def create_run(plan: Plan, store: TrajectoryStore) -> RunRow:
         seed=config.seed,
         lag_bound=config.staleness.bound,
         staleness_mode=config.staleness.mode,
+        group_extra=config.rollout.group_redundancy,
+        oversample=config.oversample,
         batch_min=config.trainer.batch,
         batch_max=config.trainer.batch,
         group_size=config.algorithm.group_size,

@@ -54,6 +54,7 @@ class RolloutWorker:
     _running: dict[UUID, tuple[Opened, asyncio.Task[None]]] = field(default_factory=dict)
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
     _moved: asyncio.Event = field(default_factory=asyncio.Event)
+    _closed: asyncio.Event = field(default_factory=asyncio.Event)
     _asked: asyncio.Event = field(default_factory=asyncio.Event)
     _ended: Counter[str] = field(default_factory=Counter)
     _refusal: str | None = None
@@ -84,11 +85,13 @@ class RolloutWorker:
             self._freshness.announced.set()
             self._changed.set()
             self._moved.set()
+        elif change == "items" and self.run.spec.group_extra:
+            self._closed.set()  # a group that is complete needs its stragglers no more
         elif change == "evaluation":
             self._asked.set()
 
     async def _serve(self, stop: asyncio.Event) -> None:
-        leases = keep_leases(self.store, self.run, self.name, self._held, self._lost)
+        leases = keep_leases(self.store, self.run, self.name, self._held, self._lost, self._closed)
         background = [asyncio.create_task(t) for t in (leases, self._report(), self._watch_failures())]
         if not self.evaluate:
             background.append(asyncio.create_task(self._freshness.keep(self._starved, self._changed.set)))

@@ -56,6 +56,9 @@ HOLDING = (
     Configuration("lag-1-3-steps", Rules(faults=1, lag_bound=1, slots=3, workers=1, checkpoint_every=2), quick=False),
     Configuration("poison", Rules(poison=True)),
     Configuration("outage", Rules(faults=1, outage=True, workers=1)),
+    Configuration("oversampled", Rules(faults=1, lag_bound=1, oversample=1, batch=2, workers=1, slots=4), quick=False),
+    Configuration("redundant-seat", Rules(faults=1, group=2, extra=1, batch=2, slots=3)),
+    Configuration("redundant-seat-fault", Rules(faults=1, group=2, extra=1, batch=2, slots=6, workers=1), quick=False),
     Configuration("segment-mask", Rules(faults=1, turns=2, checkpoint_every=2, workers=1, staleness="segment_mask")),
     Configuration(
         "segment-mask-group", Rules(faults=1, turns=2, group=2, batch=2, slots=4, staleness="segment_mask"), quick=False
@@ -82,6 +85,11 @@ READINGS = (
         Invariant.ADMISSION_STATE,
     ),
     Configuration("group-opens-whole", Rules(group=2, batch=2, group_open="whole"), Invariant.DEAD_LOCK),
+    Configuration(
+        "redundant-seats-counted",
+        Rules(group=2, extra=1, batch=2, slots=3, redundant_seats="counted"),
+        Invariant.DEAD_LOCK,
+    ),
     Configuration(
         "expired-row-needs-room", Rules(faults=1, workers=1, expired="resume", resume_needs_room=True), Invariant.DEAD_LOCK
     ),

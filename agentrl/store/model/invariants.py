@@ -34,9 +34,9 @@ class Invariant(StrEnum):
 def broken_in(state: State, rules: Rules) -> Invariant | None:
     """The first invariant of a single state that does not hold."""
     places = [slot.place for slot in state.slots]
-    for first in range(0, len(places), rules.group):
-        members = places[first : first + rules.group]
-        if "ready" in members and set(members) != {"ready"}:
+    for first in range(0, len(places), rules.seats):
+        members = places[first : first + rules.seats]
+        if "ready" in members and (members.count("ready"), members.count("dropped")) != (rules.group, rules.extra):
             return Invariant.WHOLE_GROUPS
     trained = sorted(i for _, items in state.ledger for i in items)
     if trained != [i for i, place in enumerate(places) if place == "consumed"] or "marked" in places:

@@ -19,8 +19,12 @@ class Rules:
     batch: int = 1
     """Trajectories of a step; a multiple of ``group``."""
     group: int = 1
+    extra: int = 0
+    """Redundant seats of each group: the first ``group`` graded members close it."""
+    oversample: int | None = None
+    """Trajectories that may be outstanding beside one batch. None: as many as the lag bound admits."""
     slots: int = 2
-    """Group seats of the whole data set, in the order of the task cursor."""
+    """Group seats of the whole data set, redundant ones included, in the order of the task cursor."""
     workers: int = 2
     turns: int = 1
     checkpoint_every: int = 1
@@ -54,6 +58,8 @@ class Rules:
     """The bound limits opening; ``state``: it is taken for an invariant of every state."""
     expired: Literal["retry", "resume"] = "retry"
     """An expired live row is dropped and retried; ``resume``: the same row is served again."""
+    redundant_seats: Literal["free", "counted"] = "free"
+    """A group needs room for the members that will be trained; ``counted``: for each of its seats."""
     resume_needs_room: bool = False
     """With ``resume``: serving an expired row needs free capacity, although the row holds its place."""
 
@@ -100,4 +106,10 @@ class Rules:
     @property
     def capacity(self) -> int:
         """How many trajectories may be outstanding when something opens."""
-        return (self.lag_bound + 1) * self.batch
+        admitted = (self.lag_bound + 1) * self.batch
+        return admitted if self.oversample is None else min(admitted, self.batch + self.oversample)
+
+    @property
+    def seats(self) -> int:
+        """Seats of a group, redundant ones included."""
+        return self.group + self.extra

@@ -47,6 +47,7 @@ def test_every_switch__has_a_reading() -> None:
     world = {
         "lag_bound", "batch", "group", "slots", "workers", "turns", "checkpoint_every", "max_attempts", "max_lease_attempts",
         "faults", "transport", "grading", "poison", "outage", "staleness",
+        "extra", "oversample",
     }  # fmt: skip
     for kind in (Rules, SegmentRules):
         default = kind()

@@ -81,9 +81,8 @@ begin
   end loop;
 end $$;
 
--- Episodes that can't be claimed any more, whatever they go on to sample, because their oldest token is out of range: running ones
--- (of one worker, or of all) and, of all, those that wait for a verdict or for their group. Their seats start again; what was
--- dropped is returned.
+-- Drops episodes that no claim would take any more, since their oldest token is out of range: running ones (of one worker, or of all)
+-- and, of all, those that wait for a verdict or their group. Their seats start again. Gives what it dropped.
 create or replace function agentrl.reap_stale_v1(r agentrl.run, worker_ text) returns uuid[] language plpgsql as $$
 declare
   c record;
@@ -151,7 +150,7 @@ begin
   loop
     perform 1 from agentrl.grp where id = g and state = 'open' for update;
     continue when not found;
-    perform agentrl.give_up_group_v1(r.id, g, format('still open after the deadline of %s', r.group_deadline), null, 'reaper');
+    perform agentrl.close_group_v1(r.id, g, 'dropped', 'group_incomplete', format('still open after the deadline of %s', r.group_deadline), null, 'reaper');
   end loop;
 end $$;
 
