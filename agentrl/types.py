@@ -140,7 +140,7 @@ class DropReason(StrEnum):
     INFRASTRUCTURE = "infrastructure"
     """Sandbox, engine, grader or worker failed."""
     SUPERSEDED = "superseded"
-    """A later attempt took its seat."""
+    """Its group was complete without it."""
     DUPLICATE = "duplicate"
     """The same content was delivered before."""
     CANCELLED = "cancelled"

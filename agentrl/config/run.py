@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
@@ -168,6 +169,11 @@ class RolloutSettings(Section):
     """Episodes that one worker runs at once."""
     lease_s: float = Field(60.0, gt=0, le=86_400)
     max_attempts: int = Field(3, ge=1, le=MOST)
+    oversampling: float | None = Field(None, ge=0)
+    """Trajectories under way beside one batch, as a share of it: the first trainer.batch that finish make a step, the others go
+    on for the next one. None: as many as the lag bound admits, which is that many batches."""
+    group_redundancy: int = Field(0, ge=0, le=MOST)
+    """Extra episodes of each group, which is complete with the first algorithm.group_size graded ones; others are dropped."""
     resume_partial: bool = False
     """Continue an episode that lost its worker from its last stored turn: its calls are done again in a clean sandbox."""
 
@@ -311,6 +317,7 @@ class RunConfig(Section):
             raise ValueError("trainer.long_tokens and trainer.long_share belong together: set both or neither")
         if self.staleness.group_deadline_s is not None and group == 1:
             raise ValueError("staleness.group_deadline_s needs groups: algorithm.group_size is 1")
+        self._check_surplus(group)
         ratio = "loss=gspo" if self.algorithm.loss == "gspo" else f"sequence_gate={self.algorithm.sequence_gate}"
         if self.staleness.mode == "segment_mask" and ratio != "sequence_gate=none":
             raise ValueError(
@@ -344,3 +351,22 @@ class RunConfig(Section):
             )
         if least is not None and least > most:
             raise ValueError(f"trainer.batch_min ({least}) is above trainer.batch ({most}), the most that a step takes")
+
+    def _check_surplus(self, group: int) -> None:
+        bound, share = self.staleness.bound, self.rollout.oversampling
+        if self.rollout.group_redundancy and group == 1:
+            raise ValueError("rollout.group_redundancy needs groups: algorithm.group_size is 1")
+        if share is not None and bound is not None and share > bound:
+            raise ValueError(
+                f"rollout.oversampling ({share:g}) keeps trajectories for up to {math.ceil(share)} later batches, but the lag "
+                f"bound is {bound}: set rollout.oversampling to {bound} or less, or staleness.lag to {math.ceil(share)} or more"
+            )
+
+    @property
+    def oversample(self) -> int | None:
+        """`RolloutSettings.oversampling` in trajectories, whole groups, never more than the lag bound admits."""
+        share, bound, group = self.rollout.oversampling, self.staleness.bound, self.algorithm.group_size
+        if share is None:
+            return None
+        wanted = math.ceil(share * self.trainer.batch / group) * group
+        return wanted if bound is None else min(wanted, bound * self.trainer.batch)

@@ -25,10 +25,15 @@ def _bound(config: RunConfig) -> str:
         return "strictly synchronous: nothing is generated while the trainer works on its batch" + (
             "; older tokens of a trajectory are left out of the loss" if config.staleness.mode == "segment_mask" else ""
         )
+    under_way = pace.under_way
+    if config.oversample is not None:
+        under_way = min(under_way, config.trainer.batch + config.oversample)
     parts = [
         "unbounded lag" if bound is None else f"lag of at most {bound} policy updates",
-        f"at most {pace.under_way} episodes between start and training",
+        f"at most {under_way} episodes between start and training",
     ]
+    if config.oversample is not None:
+        parts[-1] += f", of which the first {config.trainer.batch} make a step and the others go on for the next one"
     if config.staleness.mode == "segment_mask":
         parts.append("older tokens of a trajectory are left out of the loss")
     every = config.staleness.refresh_every

@@ -241,6 +241,8 @@ def _algorithm_line(resolved: Resolved) -> str:
         outside = (
             "" if low <= a.group_size <= high else f" (note: {low} to {high} is sensible; smaller is noisy, larger is dear)"
         )
+        if spare := config.rollout.group_redundancy:
+            outside += f", the first of {a.group_size + spare} episodes"
         parts.append(f"groups of {a.group_size}{outside}")
     if a.needs_reference:
         parts.append(f"{a.kl.estimator} KL to the first policy in the {a.kl.place}, coefficient {a.kl.coefficient:g}")

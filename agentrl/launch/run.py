@@ -79,6 +79,8 @@ def create_run(plan: Plan, store: TrajectoryStore) -> RunRow:
         batch_max=pace.batch_max,
         ahead=pace.ahead,
         staleness_mode=config.staleness.mode,
+        group_extra=config.rollout.group_redundancy,
+        oversample=config.oversample,
         group_size=config.algorithm.group_size,
         target_steps=config.trainer.steps,
         max_running=config.rollout.concurrency * max(1, config.rollout.workers),

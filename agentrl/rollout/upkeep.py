@@ -107,11 +107,21 @@ class Freshness:
 
 
 async def keep_leases(
-    store: TrajectoryStore, run: RunRow, worker: str, held: Callable[[], Mapping[UUID, int]], lost: Callable[[UUID], None]
+    store: TrajectoryStore,
+    run: RunRow,
+    worker: str,
+    held: Callable[[], Mapping[UUID, int]],
+    lost: Callable[[UUID], None],
+    closed: asyncio.Event | None = None,
 ) -> None:
-    """Renew the rows that ``held`` names (trajectory -> fence), for ever; ``lost`` is told of each that is gone."""
+    """Renew the rows that ``held`` names (trajectory -> fence), for ever; ``lost`` is told of each that is gone.
+
+    ``closed``: set it when rows may have gone, so that nobody works on for a third of a lease for nothing.
+    """
+    closed = closed or asyncio.Event()
     while True:
-        await asyncio.sleep(run.spec.lease_s / 3)
+        await wait_for(closed, run.spec.lease_s / 3)
+        closed.clear()
         fences = held()
         if fences:
             for trajectory in await asyncio.to_thread(store.renew_episodes, worker, fences):

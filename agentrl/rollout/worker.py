@@ -50,6 +50,7 @@ class RolloutWorker:
     _running: dict[UUID, tuple[Opened, asyncio.Task[None]]] = field(default_factory=dict)
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
     _moved: asyncio.Event = field(default_factory=asyncio.Event)
+    _closed: asyncio.Event = field(default_factory=asyncio.Event)
     _asked: asyncio.Event = field(default_factory=asyncio.Event)
     _ended: Counter[str] = field(default_factory=Counter)
     _refusal: str | None = None
@@ -78,11 +79,13 @@ class RolloutWorker:
             self._freshness.announced.set()
             self._changed.set()
             self._moved.set()
+        elif change == "items" and self.run.spec.group_extra:
+            self._closed.set()  # a group that is complete needs its stragglers no more
         elif change == "evaluation":
             self._asked.set()
 
     async def _serve(self, stop: asyncio.Event) -> None:
-        leases = keep_leases(self.store, self.run, self.name, self._held, self._lost)
+        leases = keep_leases(self.store, self.run, self.name, self._held, self._lost, self._closed)
         background = [asyncio.create_task(t) for t in (leases, self._report(), self._watch_failures())]
         await self._freshness.record(pinned=self.evaluate)
         if not self.evaluate:

@@ -91,6 +91,11 @@ class RunSpec:
     staleness_mode: Literal["trajectory", "segment_mask"] = "trajectory"
     """trajectory: the lag bound holds for the oldest token of each. segment_mask: for its newest one; the trainer leaves
     action tokens over the bound out of the loss and says so in `StepCommit.masked`. Needs a bound."""
+    group_extra: int = 0
+    """Redundant seats of each group: it is complete with its first ``group_size`` graded members, and the others are dropped as
+    superseded. They use no capacity. Only with groups."""
+    oversample: int | None = None
+    """Trajectories that may be under way beside one largest batch, at most ``lag_bound`` batches; None: what the lag admits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -339,7 +344,7 @@ class TrajectoryStore(Protocol):
     def open_episodes(
         self, run: int, *, worker: str, request: UUID, n: int, engine_version: int, lineage: Lineage
     ) -> OpenResult:
-        """Open up to ``n`` training episodes: retries, missing seats of open groups, then new tasks, within capacity.
+        """Open up to ``n`` training episodes: retries, missing and redundant seats of open groups, new tasks, within capacity.
 
         Episodes that another worker left come first, alone and without a test of capacity: ``n_segments`` says how much of them
         is stored. Also reaps what has expired. The same ``request`` gives the same episodes again. `UsageError` for an origin

@@ -74,6 +74,8 @@ class MemoryStore(MemoryTrainer, MemoryGrading):
                 or (spec.lag_bound == 0 and spec.batch_min < spec.batch_max)
                 or (spec.ahead is not None and most is not None and not 0 <= spec.ahead <= most)
                 or (spec.staleness_mode == "segment_mask" and spec.lag_bound is None)
+                or not 0 <= spec.group_extra <= (0 if spec.group_size == 1 else _NO_END)
+                or not 0 <= (spec.oversample or 0) <= (_NO_END if spec.lag_bound is None else spec.lag_bound * spec.batch_max)
             ):
                 raise UsageError(f"The settings of run {spec.name!r} contradict each other")
             r = Run(len(self._runs) + 1, spec, {s: list(t) for s, t in tasks.items()})
@@ -133,15 +135,18 @@ class MemoryStore(MemoryTrainer, MemoryGrading):
             left = min(n, by_lag, by_target)
             start = _Starter(self, r, worker, lineage, published[-1])
             opened = self._serve_retries(r, start, None, left)
-            while len(opened) < left:
+            charged = len(opened)
+            while len(opened) < n:
                 if r.spec.group_size > 1:
-                    if not self._serve_seat(r, start, opened, min(by_lag, by_target) - len(opened)):
-                        break
-                elif r.tasks.get("train"):
+                    used = self._serve_seat(r, start, opened, min(by_lag, by_target) - charged)
+                elif charged < left and r.tasks.get("train"):
                     opened.append(start.training(r.cursor, None, 0, 1, 0))
-                    r.cursor += 1
+                    r.cursor, used = r.cursor + 1, 1
                 else:
+                    used = None
+                if used is None:
                     break
+                charged += used
             if opened:
                 self._requests[request] = (run, worker, opened)
                 return OpenResult([e.opened for e in opened])
@@ -184,6 +189,9 @@ class MemoryStore(MemoryTrainer, MemoryGrading):
         else:
             batch = spec.batch_min if spec.ahead is None else spec.batch_max
             by_lag = (ahead + 1) * batch - outstanding - batch * r.lag_of(engine_version)
+        if spec.oversample is not None:
+            admitted = spec.batch_max + spec.oversample
+            by_lag = min(by_lag, admitted - outstanding - spec.batch_max * r.lag_of(engine_version))
         if spec.target_steps is None:
             return by_lag, _NO_END
         return by_lag, (spec.target_steps - r.head.step) * spec.batch_max - outstanding
@@ -203,19 +211,24 @@ class MemoryStore(MemoryTrainer, MemoryGrading):
                 opened.append(start.evaluation(r.evaluations[evaluation], o.seat, o.attempt + 1, failures))
         return opened
 
-    def _serve_seat(self, r: Run, start: _Starter, opened: list[Episode], room: int) -> bool:
-        """Open the next seat of an open group, else of a new one when all its seats fit."""
-        size = r.spec.group_size
-        g = next((g for g in r.groups.values() if g.open and g.next_seat < size), None)
+    def _serve_seat(self, r: Run, start: _Starter, opened: list[Episode], room: int) -> int | None:
+        """Open the next seat of an open group, else of a new one when all its seats fit; the capacity that it uses, None: none.
+
+        Redundant seats use none: of each group only as many members as it needs are ever trained.
+        """
+        size, seats = r.spec.group_size, r.spec.group_size + r.spec.group_extra
+        groups = [g for g in r.groups.values() if g.open]
+        g = next((g for g in groups if g.next_seat < size), None) if room > 0 else None
+        g = g or next((g for g in groups if size <= g.next_seat < seats), None)
         if g is None:
             if not r.tasks.get("train") or room < size:
-                return False
+                return None
             g = Group(uuid4(), r.cursor % len(r.tasks["train"]), r.cursor, self._clock())
             r.cursor += 1
             r.groups[g.id] = g
         opened.append(start.training(g.cursor, g.id, g.next_seat, 1, 0))
         g.next_seat += 1
-        return True
+        return int(g.next_seat <= size)
 
     def open_evaluation_episodes(self, evaluation: int, *, worker: str, request: UUID, n: int, lineage: Lineage) -> OpenResult:
         lineage_json(lineage)

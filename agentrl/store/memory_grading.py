@@ -10,7 +10,7 @@ from agentrl.errors import Fenced, IllegalMove, UsageError
 from agentrl.store.codec import reward_parameters
 from agentrl.store.contract import GradeJob, Imported, ImportFilter
 from agentrl.store.memory_rows import Episode, MemoryRows, Run
-from agentrl.types import Outcome, Place, Purpose, Reward
+from agentrl.types import DropReason, Outcome, Place, Purpose, Reward
 
 
 class MemoryGrading(MemoryRows):
@@ -107,7 +107,8 @@ class MemoryGrading(MemoryRows):
                     and e.lineage.origin in r.spec.origins
                     and _matches(e, which, steps.get(e.opened.trajectory))
                 ):
-                    key = e.opened.trajectory if r.spec.group_size == 1 else e.opened.group
+                    superseded = e.drop is not None and e.drop.reason is DropReason.SUPERSEDED
+                    key = e.opened.trajectory if r.spec.group_size == 1 else None if superseded else e.opened.group
                     if key is not None:
                         items.setdefault(key, []).append(e)
             whole = [(k, v) for k, v in items.items() if len(v) == r.spec.group_size][: which.limit]

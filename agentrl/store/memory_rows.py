@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import md5
@@ -224,8 +225,11 @@ class Run:
         return [*self.episodes.values(), *self.imported.values()]
 
     def outstanding(self) -> int:
+        """Opened and neither consumed nor dropped; of an open group not more than will be trained."""
         over = (Place.CONSUMED, Place.DROPPED)
-        return sum(e.place not in over for e in self.everything() if e.opened.purpose is Purpose.TRAIN)
+        here = [e for e in self.everything() if e.opened.purpose is Purpose.TRAIN and e.place not in over]
+        open_ = Counter(e.opened.group for e in here if e.opened.group and e.place not in (Place.READY, Place.LEASE))
+        return len(here) - sum(max(0, n - self.spec.group_size) for n in open_.values())
 
     def version(self, version: int) -> PolicyVersion:
         if not 0 <= version < len(self.versions):
@@ -350,17 +354,17 @@ class MemoryRows:
         members = [e for e in r.episodes.values() if e.opened.group == g.id]
         graded = sorted((e for e in members if e.place is Place.GRADED), key=lambda e: e.opened.seat)
         if len(graded) == r.spec.group_size:
-            g.open = False
             self._new_item(r, g.id, graded)
-        elif any(e.drop is not None and not e.drop.retryable for e in members):
-            self._give_up_group(r, g, "a seat of the group was lost")
+            self._close_group(r, g, DropReason.SUPERSEDED, "its group was complete without it")
+        elif sum(e.drop is not None and not e.drop.retryable for e in members) > r.spec.group_extra:
+            self._close_group(r, g, DropReason.GROUP_INCOMPLETE, "a seat of the group was lost")
 
-    def _give_up_group(self, r: Run, g: Group, detail: str) -> None:
+    def _close_group(self, r: Run, g: Group, reason: DropReason, detail: str) -> None:
         g.open = False
         for e in [e for e in r.episodes.values() if e.opened.group == g.id]:
-            if e.drop is None:
-                self._drop(r, e, DropReason.GROUP_INCOMPLETE, detail)
-            elif not e.drop.retried:
+            if e.place in (Place.LIVE, Place.GRADE_JOB, Place.GRADED):
+                self._drop(r, e, reason, detail)
+            elif e.drop is not None and not e.drop.retried:
                 e.drop.retryable = False
 
     def _give_back_job(self, r: Run, e: Episode, error: str) -> bool:
@@ -401,7 +405,7 @@ class MemoryRows:
         self._reap_stale(r)
         deadline = float("inf") if r.spec.group_deadline_s is None else r.spec.group_deadline_s
         for g in [g for g in r.groups.values() if g.open and g.created_at + deadline < now]:
-            self._give_up_group(r, g, "still open after the deadline")
+            self._close_group(r, g, DropReason.GROUP_INCOMPLETE, "still open after the deadline")
         for item in [i for i in r.leases.values() if i.lease_until < now]:
             self._return_lease(r, item, charge=True)
         for item in list(r.ready.values()):

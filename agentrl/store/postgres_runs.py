@@ -26,7 +26,8 @@ _RUN = """
   select r.id, r.name, r.environment, r.config, r.config_hash, r.seed, r.lag_bound, r.batch_min, r.batch_max, r.group_size,
          r.target_steps, r.max_running, r.max_attempts, r.max_lease_attempts, extract(epoch from r.lease)::float8,
          extract(epoch from r.max_age)::float8, extract(epoch from r.group_deadline)::float8, r.long_tokens, r.long_share,
-         extract(epoch from r.long_wait)::float8, r.resume_partial, r.origins, r.ahead, r.staleness_mode,
+         extract(epoch from r.long_wait)::float8, r.resume_partial, r.origins, r.ahead, r.staleness_mode, r.group_extra,
+         r.oversample,
          r.status, r.branch, h.step, h.updates
   from agentrl.run r cross join lateral agentrl.head_v1(r.id) h
 """
@@ -38,8 +39,8 @@ _EVALUATION = """
 
 
 def _read_run(row: Sequence[Any]) -> RunRow:
-    run, *spec, origins, ahead, staleness_mode, status, branch, step, updates = row
-    settings = [*spec, tuple(map(Origin, origins)), ahead, staleness_mode]
+    run, *spec, origins, ahead, staleness_mode, group_extra, oversample, status, branch, step, updates = row
+    settings = [*spec, tuple(map(Origin, origins)), ahead, staleness_mode, group_extra, oversample]
     return RunRow(run, RunSpec(*settings), status, branch, step, updates)
 
 
@@ -62,14 +63,16 @@ class PostgresRuns(PostgresWeights):
                 found = connection.execute(
                     "insert into agentrl.run (name, environment, config, config_hash, seed, lag_bound, batch_min, batch_max,"
                     " group_size, target_steps, max_running, max_attempts, max_lease_attempts, lease, max_age, group_deadline,"
-                    " long_tokens, long_share, long_wait, resume_partial, origins, ahead, staleness_mode)"
-                    f" values (%s, %s, %s::json, {', '.join(['%s'] * 20)}) returning id",
+                    " long_tokens, long_share, long_wait, resume_partial, origins, ahead, staleness_mode, group_extra,"
+                    " oversample)"
+                    f" values (%s, %s, %s::json, {', '.join(['%s'] * 22)}) returning id",
                     (
                         spec.name, spec.environment, config, spec.config_hash, spec.seed, spec.lag_bound, spec.batch_min,
                         spec.batch_max, spec.group_size, spec.target_steps, spec.max_running, spec.max_attempts,
                         spec.max_lease_attempts, _interval(spec.lease_s), _interval(spec.max_age_s),
                         _interval(spec.group_deadline_s), spec.long_tokens, float(spec.long_share), _interval(spec.long_wait_s),
                         spec.resume_partial, [origin.value for origin in spec.origins], spec.ahead, spec.staleness_mode,
+                        spec.group_extra, spec.oversample,
                     ),
                 ).fetchone()  # fmt: skip
                 assert found is not None

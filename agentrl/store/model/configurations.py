@@ -59,6 +59,9 @@ HOLDING = (
     Configuration("lag-1-3-steps", Rules(faults=1, lag_bound=1, slots=3, workers=1, checkpoint_every=2), quick=False),
     Configuration("poison", Rules(poison=True)),
     Configuration("outage", Rules(faults=1, outage=True, workers=1)),
+    Configuration("oversampled", Rules(faults=1, lag_bound=1, oversample=1, batch=2, workers=1, slots=4), quick=False),
+    Configuration("redundant-seat", Rules(faults=1, group=2, extra=1, batch=2, slots=3)),
+    Configuration("redundant-seat-fault", Rules(faults=1, group=2, extra=1, batch=2, slots=6, workers=1), quick=False),
     Configuration("segment-mask", Rules(faults=1, turns=2, checkpoint_every=2, workers=1, staleness="segment_mask")),
     Configuration(
         "segment-mask-group", Rules(faults=1, turns=2, group=2, batch=2, slots=4, staleness="segment_mask"), quick=False
@@ -124,6 +127,11 @@ READINGS = (
         "checkpoint-of-head-only",
         Rules(workers=1, lag_bound=1, slots=3, late_checkpoints=True, checkpoint_of="head"),
         Invariant.LIVE_LOCK,
+    ),
+    Configuration(
+        "redundant-seats-counted",
+        Rules(group=2, extra=1, batch=2, slots=3, redundant_seats="counted"),
+        Invariant.DEAD_LOCK,
     ),
     Configuration("claim-unfenced", Rules(faults=2, slots=1, workers=1, claim_fenced=False), Invariant.FAIR_CHARGE),
     Configuration("fence-unlocked", Rules(faults=1, workers=1, fence_lock=False), Invariant.CHECKPOINT_TRUTH),

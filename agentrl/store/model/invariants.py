@@ -36,9 +36,9 @@ class Invariant(StrEnum):
 def broken_in(state: State, rules: Rules) -> Invariant | None:
     """The first invariant of a single state that does not hold."""
     places = [slot.place for slot in state.slots]
-    for first in range(0, len(places), rules.group):
-        members = places[first : first + rules.group]
-        if "ready" in members and set(members) != {"ready"}:
+    for first in range(0, len(places), rules.seats):
+        members = places[first : first + rules.seats]
+        if "ready" in members and (members.count("ready"), members.count("dropped")) != (rules.group, rules.extra):
             return Invariant.WHOLE_GROUPS
     if any(slot.gone and slot.place in OUTSTANDING for slot in state.slots):
         return Invariant.CONTENT

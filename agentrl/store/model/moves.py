@@ -67,13 +67,16 @@ def move(label: str, draft: Draft, *, fault: bool = False, hoped: bool = False) 
 
 def group_of(rules: Rules, i: int) -> range:
     """The slots of the group that slot ``i`` belongs to."""
-    first = i - i % rules.group
-    return range(first, first + rules.group)
+    first = i - i % rules.seats
+    return range(first, first + rules.seats)
 
 
-def outstanding(slots: list[Any] | tuple[Any, ...]) -> int:
-    """Trajectories that are opened and neither consumed nor dropped."""
-    return sum(slot.place in OUTSTANDING for slot in slots)
+def outstanding(rules: Rules, slots: list[Any] | tuple[Any, ...]) -> int:
+    """Trajectories that are opened and neither consumed nor dropped; of a group not more than are ever trained."""
+    here = [slot.place in OUTSTANDING for slot in slots]
+    if rules.redundant_seats == "counted":
+        return sum(here)
+    return sum(min(rules.group, sum(here[i : i + rules.seats])) for i in range(0, len(here), rules.seats))
 
 
 def drop(draft: Draft, i: int) -> None:
@@ -81,11 +84,15 @@ def drop(draft: Draft, i: int) -> None:
 
 
 def end_seat(draft: Draft, rules: Rules, i: int, *, retry: bool) -> None:
-    """A seat ended without data: it is wanted again while attempts are left, else its whole group is dropped."""
+    """A seat ended without data: it is wanted again while attempts are left, else its group is dropped once it lacks seats."""
     if retry and draft.slots[i].attempt < rules.max_attempts:
         attempt = draft.slots[i].attempt + 1
         draft.slot(i, place="wanted", attempt=attempt, owner="", tokens=(), claims=0, oldest=0, late=False, turns=0)
         return
+    if draft.slots[i].place != "ready":
+        drop(draft, i)
+        if sum(draft.slots[j].place == "dropped" for j in group_of(rules, i)) <= rules.extra:
+            return
     for j in group_of(rules, i):
         if draft.slots[j].place not in ("consumed", "dropped", "lease"):
             drop(draft, j)
@@ -104,16 +111,21 @@ def park(draft: Draft, rules: Rules, i: int, *, charge: bool) -> bool:
 def hand_over(draft: Draft, rules: Rules, i: int, ledger: Weights) -> None:
     """A seat has its reward; the whole group becomes ready with its last seat."""
     draft.slot(i, place="graded", owner="", late=False, turns=0)
-    members = group_of(rules, i)
-    if all(draft.slots[j].place == "graded" for j in members):
-        oldest = oldest_update(draft, rules, i, ledger)
-        for j in members:
-            draft.slot(j, place="ready", oldest=oldest)
+    graded = [j for j in group_of(rules, i) if draft.slots[j].place == "graded"]
+    if len(graded) < rules.group:
+        return
+    for j in group_of(rules, i):
+        if j not in graded and draft.slots[j].place != "dropped":
+            drop(draft, j)
+    oldest = oldest_update(draft, rules, i, ledger)
+    for j in graded:
+        draft.slot(j, place="ready", oldest=oldest)
 
 
 def oldest_update(draft: Draft, rules: Rules, i: int, ledger: Weights) -> int:
     """The number stored with a ready item, over its group; ``len(ledger)`` minus it is what the lag bound limits."""
-    members = [[counted_from(rules, t, ledger) for t in draft.slots[j].tokens] for j in group_of(rules, i)]
+    tokens = [draft.slots[j].tokens for j in group_of(rules, i) if draft.slots[j].place != "dropped"]
+    members = [[counted_from(rules, t, ledger) for t in own] for own in tokens]
     if rules.staleness == "trajectory":
         return min(min(member) for member in members)
     newest = [max(member) for member in members]

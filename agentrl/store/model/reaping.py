@@ -1,6 +1,6 @@
 """Collecting what has expired, inside open and claim; and what age, deadlines and outages do.
 
-SQL: `reap_v1` with `reap_episodes_v1`, `park_live_v1`, `reap_waiting_v1`, `reap_stale_v1`, `reap_groups_v1`, `give_up_group_v1`
+SQL: `reap_v1` with `reap_episodes_v1`, `park_live_v1`, `reap_waiting_v1`, `reap_stale_v1`, `reap_groups_v1`, `close_group_v1`
 and `reap_items_v1`; `lapsed_v1`.
 """
 

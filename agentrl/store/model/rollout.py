@@ -21,7 +21,7 @@ from agentrl.store.model.moves import (
 )
 from agentrl.store.model.reaping import reap_moves
 from agentrl.store.model.rules import Rules
-from agentrl.store.model.state import NOBODY, Grader, State, Version, true_lag
+from agentrl.store.model.state import NOBODY, OUTSTANDING, Grader, State, Version, true_lag
 
 IDLE = {"at": "idle", "slot": -1, "turns": 0, "seen": ()}
 
@@ -125,14 +125,14 @@ def _opens(state: State, rules: Rules, w: int) -> Iterator[Move]:
         draft.slot(i, place="live", owner=NOBODY if lost else f"W{w}", late=False)
         if not lost:
             draft.worker(w, at="running", slot=i, turns=state.slots[i].turns)
-        draft.breaks(Invariant.ADMISSION, kind != "parked" and outstanding(draft.slots) > rules.capacity)
+        draft.breaks(Invariant.ADMISSION, kind != "parked" and outstanding(rules, draft.slots) > rules.capacity)
         end = ", the reply is lost and never asked for again" if lost else ""
         yield move(f"W{w} opens slot {i} ({kind}){end}", draft, fault=lost)
 
 
 def _served(state: State, rules: Rules, w: int) -> tuple[int, str] | None:
     """The slot that an open of worker ``w`` gets: a parked one, a retry or missing seat, or a new task, if there is room."""
-    free = rules.capacity - outstanding(state.slots)
+    free = rules.capacity - outstanding(rules, state.slots)
     if rules.count_unpublished:
         free -= rules.admitted * true_lag(state.ledger, state.workers[w].engine.weights)
 
@@ -143,12 +143,24 @@ def _served(state: State, rules: Rules, w: int) -> tuple[int, str] | None:
     parked = [j for j in at["live"] if not state.slots[j].owner]
     if parked and (room(1) or not rules.parked_needs_room):
         return parked[0], "parked"
+    free_of_charge = [j for j in at["wanted"] if _is_redundant(state, rules, j)]
+    if at["wanted"] and room(1):
+        return at["wanted"][0], "retry or missing seat"
+    if free_of_charge:
+        return free_of_charge[0], "redundant seat"
     if at["wanted"]:
-        return (at["wanted"][0], "retry or missing seat") if room(1) else None
+        return None
     whole_fits = rules.group_open == "seats" or rules.group == 1
-    if at["new"] and room(rules.group) and whole_fits:
+    if at["new"] and room(rules.group if rules.redundant_seats == "free" else rules.seats) and whole_fits:
         return at["new"][0], "new task"
     return None
+
+
+def _is_redundant(state: State, rules: Rules, i: int) -> bool:
+    """Whether as many members of its group are there as are ever trained."""
+    if rules.redundant_seats == "counted":
+        return False
+    return sum(state.slots[j].place in OUTSTANDING for j in group_of(rules, i)) >= rules.group
 
 
 def _insert(state: State, rules: Rules, w: int) -> Move:
@@ -157,7 +169,7 @@ def _insert(state: State, rules: Rules, w: int) -> Move:
     if state.slots[i].place in ("new", "wanted"):
         draft.slot(i, place="live", owner=f"W{w}")
         draft.worker(w, at="running", slot=i, turns=0)
-        draft.breaks(Invariant.ADMISSION, outstanding(draft.slots) > rules.capacity)
+        draft.breaks(Invariant.ADMISSION, outstanding(rules, draft.slots) > rules.capacity)
     return move(f"W{w} inserts slot {i} as it had counted", draft)
 
 

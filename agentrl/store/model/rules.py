@@ -23,8 +23,12 @@ class Rules:
     ahead: int | None = None
     """Batches that may be outstanding beside the one in hand. None: as many as ``lag_bound``."""
     group: int = 1
+    extra: int = 0
+    """Redundant seats of each group: the first ``group`` graded members close it."""
+    oversample: int | None = None
+    """Trajectories that may be outstanding beside one batch. None: as many as the lag bound admits."""
     slots: int = 2
-    """Group seats of the whole data set, in the order of the task cursor."""
+    """Group seats of the whole data set, redundant ones included, in the order of the task cursor."""
     workers: int = 2
     turns: int = 1
     checkpoint_every: int = 1
@@ -75,6 +79,8 @@ class Rules:
     deadline_ends: Literal["group", "members", "waiting"] = "group"
     """A group past its deadline is given up whole; ``members``: its empty seats are still served; ``waiting``: only those go
     that wait for the others."""
+    redundant_seats: Literal["free", "counted"] = "free"
+    """A group needs room for the members that will be trained; ``counted``: for each of its seats."""
 
     # fences, leases, locks --------------------------------------------------------------------------------------------
     claim_fenced: bool = True
@@ -129,7 +135,8 @@ class Rules:
     @property
     def capacity(self) -> int:
         """How many trajectories may be outstanding when something opens."""
-        return ((self.lag_bound if self.ahead is None else self.ahead) + 1) * self.admitted
+        admitted = ((self.lag_bound if self.ahead is None else self.ahead) + 1) * self.admitted
+        return admitted if self.oversample is None else min(admitted, self.batch + self.oversample)
 
     @property
     def admitted(self) -> int:
@@ -140,3 +147,8 @@ class Rules:
     def enough(self) -> int:
         """How many trajectories a step starts from."""
         return self.batch if self.batch_min is None else self.batch_min
+
+    @property
+    def seats(self) -> int:
+        """Seats of a group, redundant ones included."""
+        return self.group + self.extra

@@ -61,7 +61,7 @@ def _resume(draft: Draft, state: State, rules: Rules, t: int, weights: Weights) 
     for i, slot in enumerate(draft.slots):
         if slot.place == "ready" and not in_range(rules, ledger, slot.oldest):
             drop(draft, i)
-    draft.breaks(Invariant.ADMISSION_STATE, rules.bound == "state" and outstanding(draft.slots) > rules.capacity)
+    draft.breaks(Invariant.ADMISSION_STATE, rules.bound == "state" and outstanding(rules, draft.slots) > rules.capacity)
     # Published in the same transaction, so that nothing is claimed before.
     version = Version(fresh_name(state), weights)
     draft.set(holder=t, ledger=ledger, branch=state.branch + 1, published=version, staged=None)

@@ -84,7 +84,7 @@ def _claims(state: State, rules: Rules, t: int) -> Iterator[Move]:
     draft.trainer(t, at="claimed", items=taken)
     for i in taken:
         draft.slot(i, place="lease", owner=f"T{t}")
-        draft.breaks(Invariant.WHOLE_GROUPS, any(j not in taken for j in group_of(rules, i)))
+        draft.breaks(Invariant.WHOLE_GROUPS, sum(j in taken for j in group_of(rules, i)) != rules.group)
     yield move(f"T{t} claims {_named(taken)}", draft)
 
 

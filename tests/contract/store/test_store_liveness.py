@@ -113,11 +113,14 @@ class Simulation:
     failures=st.sampled_from([0.0, 0.2, 0.6]),
     deaths=st.sampled_from([0.0, 0.05]),
     mode=st.sampled_from(["trajectory", "segment_mask"]),
+    extra=st.integers(0, 2),
+    surplus=st.sampled_from([None, None, 0, 0.5, 1]),
     seed=st.integers(0, 2**32),
 )
 def test_no_dead_lock__every_batch_is_reached(
     lag: int | None, groups: int, group_size: int, smaller: bool, rounds: bool, n_workers: int, slots: int, refresh_every: int,
-    failures: float, deaths: float, mode: str, seed: int,
+    failures: float, deaths: float, mode: str, extra: int,
+    surplus: float | None, seed: int,
 ) -> None:  # fmt: skip
     batch = groups * group_size
     world = World()
@@ -132,6 +135,8 @@ def test_no_dead_lock__every_batch_is_reached(
         max_attempts=3,
         max_running=2 * batch,
         staleness_mode="trajectory" if lag is None else mode,
+        group_extra=extra if group_size > 1 else 0,
+        oversample=None if surplus is None or not lag else int(surplus * groups) * group_size,
         group_deadline_s=300.0 if group_size > 1 else None,
     )
     simulation = Simulation(
@@ -147,7 +152,7 @@ def test_no_dead_lock__every_batch_is_reached(
         world.advance(bench, 30.0)
         for worker in simulation.workers:
             held = {e.trajectory: e.fence for e in worker.running}
-            lost = bench.store.renew_episodes(worker.name, held)
+            lost = bench.store.renew_episodes(worker.name, held) | bench.store.drop_stale(bench.run, worker.name)
             worker.running = [e for e in worker.running if e.trajectory not in lost]
         bench.check()
         if bench.store.find_run(bench.spec.name).step == STEPS:

@@ -79,7 +79,8 @@ def first_store(embedded_server: Server) -> str:
 
 
 NEW_COLUMNS = {
-    "run": ("resume_partial", "origins", "ahead", "staleness_mode"),
+    "run": ("resume_partial", "origins", "ahead", "staleness_mode", "group_extra", "oversample"),
+    "grp": ("extra",),
     "live": ("parked_at",),
     "segment": ("compacted", "unit_starts"),
     "trajectory": ("root", "parent_seg", "payload"),

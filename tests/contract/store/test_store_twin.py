@@ -43,11 +43,12 @@ class Pair(RuleBasedStateMachine):
         group=st.sampled_from([1, 2]), bound=st.sampled_from([0, 1, 2, None]), end=st.sampled_from([None, 3]),
         attempts=st.integers(1, 3), age=st.sampled_from([None, 301.0]), deadline=st.sampled_from([None, 201.0]),
         long=st.sampled_from([None, 12]), partial=st.booleans(), ahead=st.sampled_from([None, 0]),
-        mode=st.sampled_from(["trajectory", "segment_mask"]),
+        mode=st.sampled_from(["trajectory", "segment_mask"]), extra=st.sampled_from([0, 1]),
+        surplus=st.sampled_from([None, None, 2]),
     )  # fmt: skip
     def start(
         self, group: int, bound: int | None, end: int | None, attempts: int, age: float | None, deadline: float | None,
-        long: int | None, partial: bool, ahead: int | None, mode: str,
+        long: int | None, partial: bool, ahead: int | None, mode: str, extra: int, surplus: int | None,
     ) -> None:  # fmt: skip
         self.worlds: list[World] = [World(), self.postgres]
         spec: dict[str, Any] = {
@@ -55,6 +56,7 @@ class Pair(RuleBasedStateMachine):
             "batch_min": 2, "batch_max": 2 if bound == 0 else 4, "max_running": 6, "max_lease_attempts": 2, "lease_s": 61.0,
             "group_deadline_s": deadline, "long_tokens": long, "long_share": 0.5, "long_wait_s": 51.0,
             "resume_partial": partial, "ahead": ahead, "staleness_mode": "trajectory" if bound is None else mode,
+            "group_extra": extra if group > 1 else 0, "oversample": surplus if bound else None,
         }  # fmt: skip
         reuse: dict[str, Any] = {"group_size": group, "lag_bound": None, "batch_min": 2, "batch_max": 4, "environment": "other"}
         self.consumers: list[Bench] = [w.bench(n_tasks=0, **reuse) for w in self.worlds]
@@ -118,6 +120,10 @@ class Pair(RuleBasedStateMachine):
         for side, result in enumerate(self.both(call)):
             if isinstance(result, tuple):
                 self.episodes[side] += result[1]
+
+    @rule()
+    def drop_stale(self) -> None:
+        self.both(lambda side, bench: sorted(self.plain(side, t) for t in bench.store.drop_stale(bench.run, "w")))
 
     @rule(pick=st.integers(0, 40))
     def park(self, pick: int) -> None:

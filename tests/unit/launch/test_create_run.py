@@ -22,10 +22,11 @@ def plan(folder: Path, *overrides: str) -> Plan:
 def test_settings_of_claims_and_ages__reach_the_row(tmp_path: Path) -> None:
     settings = ("staleness.max_age_s=900", "staleness.group_deadline_s=300", "trainer.long_tokens=100",
                 "trainer.long_share=0.25", "trainer.long_wait_s=7", "rollout.lease_s=12",
-                "staleness.mode=segment_mask")  # fmt: skip
+                "staleness.mode=segment_mask", "rollout.oversampling=0.3", "rollout.group_redundancy=2")  # fmt: skip
     spec = create_run(plan(tmp_path, *settings), MemoryStore()).spec
     assert (spec.max_age_s, spec.group_deadline_s, spec.lease_s) == (900, 300, 12)
-    assert spec.staleness_mode == "segment_mask"
+    assert (spec.staleness_mode, spec.group_extra) == ("segment_mask", 2)
+    assert spec.oversample == 24, "a third of a batch of 64, in whole groups of 8"
     assert (spec.long_tokens, spec.long_share, spec.long_wait_s) == (100, 0.25, 7)
     assert (spec.batch_min, spec.batch_max) == (64, 64)
 

@@ -41,6 +41,12 @@ def test_staleness_line__names_a_bound_outside_the_usual_range(setting: str, sin
     assert said is None or said in line
 
 
+def test_oversampling__says_what_is_under_way_and_what_becomes_of_the_rest() -> None:
+    line = staleness_line(config("staleness.lag=2", "trainer.batch=64", "rollout.oversampling=0.25"), single_turn=False)
+    assert "at most 80 episodes between start and training, of which the first 64 make a step and the others go on" in line
+    assert "at most 192 episodes" in staleness_line(config("staleness.lag=2", "trainer.batch=64"), single_turn=False)
+
+
 def test_single_turn_environment__starts_from_an_eta_of_its_own(tmp_path: Path) -> None:
     from agentrl.launch.defaults import run_defaults
 

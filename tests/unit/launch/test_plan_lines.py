@@ -42,6 +42,10 @@ def test_group_size_outside_eight_to_sixteen__is_noted_and_used(size: int, noted
     assert ("note: 8 to 16 is sensible" in text) is noted
 
 
+def test_group_redundancy__is_printed() -> None:
+    assert "groups of 8, the first of 10 episodes" in line("grpo", "rollout.group_redundancy=2")
+
+
 def test_reference_and_passes__are_printed_where_they_are() -> None:
     assert "k3 KL to the first policy in the loss, coefficient 0.01" in line("grpo")
     assert "2 passes over each batch" in line("gspo")

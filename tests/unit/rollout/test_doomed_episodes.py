@@ -1,4 +1,4 @@
-"""A worker stops episodes that no claim would take any more, and its place goes to another attempt at once."""
+"""A worker stops episodes that nobody needs any more, and their places are free at once."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from agentrl.monitor.log import ProcessLog
 from agentrl.rollout.worker import RolloutWorker
 from agentrl.store.contract import RunSpec, StepCommit
 from agentrl.store.memory import MemoryStore
-from agentrl.types import EpisodeEnd, Lineage, Opened, Place, Sampling, Segment, Task
+from agentrl.types import EpisodeEnd, Lineage, Opened, Outcome, Place, Reward, Sampling, Segment, Task, Termination
 
 LINEAGE = Lineage("tiny", "tok", "tmpl", "scripted", "1", "float32", Sampling())
 
@@ -100,5 +100,23 @@ async def test_nothing_is_doomed__where_older_tokens_may_stay(tmp_path: Path, sp
         case.step(number)
     await asyncio.sleep(0.1)
     assert case.runner.stopped == []
+    stop.set()
+    await serving
+
+
+async def test_stragglers_of_a_complete_group__are_stopped_long_before_their_lease_ends(tmp_path: Path) -> None:
+    case, stop = Case(tmp_path, group_size=2, group_extra=1, batch_min=2, batch_max=2, lag_bound=0), asyncio.Event()
+    case.worker.concurrency = 3
+    await case.engine.load(case.store.version(case.run.id, 0))
+    serving = asyncio.create_task(case.worker.serve(stop))
+    episodes = [await asyncio.wait_for(case.runner.began.get(), 20) for _ in range(3)]
+    end = EpisodeEnd(1, Termination.TERMINATED, Outcome.GRADED, Reward(1.0))
+    for episode in episodes[:2]:
+        case.store.complete(episode, end)
+    for _ in range(200):
+        if episodes[2].trajectory in case.runner.stopped:
+            break
+        await asyncio.sleep(0.02)
+    assert episodes[2].trajectory in case.runner.stopped
     stop.set()
     await serving

@@ -47,7 +47,7 @@ def test_every_switch__has_a_reading() -> None:
     world = {
         "lag_bound", "batch", "batch_min", "ahead", "group", "slots", "workers", "turns", "checkpoint_every",
         "max_attempts", "max_lease_attempts", "faults", "transport", "grading", "poison", "outage", "staleness", "deadly",
-        "deadline", "retention", "late_checkpoints",
+        "deadline", "retention", "late_checkpoints", "extra", "oversample",
     }  # fmt: skip
     for kind in (Rules, SegmentRules):
         default = kind()

@@ -31,7 +31,10 @@ alter table agentrl.run add column group_deadline interval, add column long_toke
   add column ahead bigint check (ahead >= 0),
   add check (ahead <= lag_bound),
   add column staleness_mode text not null default 'trajectory'
-    check (staleness_mode = 'trajectory' or staleness_mode = 'segment_mask' and lag_bound is not null);
+    check (staleness_mode = 'trajectory' or staleness_mode = 'segment_mask' and lag_bound is not null),
+  add column group_extra bigint not null default 0 check (group_extra = 0 or group_extra > 0 and group_size > 1),
+  add column oversample bigint check (oversample >= 0 and oversample <= lag_bound * batch_max);
+alter table agentrl.grp add column extra bigint not null default 0 check (extra >= 0);
 alter table agentrl.live add column parked_at timestamptz;
 alter table agentrl.segment add column compacted json;
 alter table agentrl.trajectory add column parent_seg bigint, add column root uuid, add column payload json;

@@ -86,6 +86,12 @@ def upgrade() -> None:
         " check (staleness_mode = 'trajectory' or staleness_mode = 'segment_mask' and lag_bound is not null)"
     )
     op.execute(
+        "alter table agentrl.run add column if not exists group_extra bigint not null default 0"
+        " check (group_extra = 0 or group_extra > 0 and group_size > 1),"
+        " add column if not exists oversample bigint check (oversample >= 0 and oversample <= lag_bound * batch_max)"
+    )
+    op.execute("alter table agentrl.grp add column if not exists extra bigint not null default 0 check (extra >= 0)")
+    op.execute(
         "alter table agentrl.consumed add column if not exists masked_versions bigint[],"
         " add column if not exists masked_tokens bigint not null default 0 check (masked_tokens >= 0)"
     )

@@ -74,11 +74,17 @@ returns bigint language sql stable as $$
     where updates_ - v.effective_update <= r.lag_bound) end
 $$;
 
--- Training trajectories that are opened and neither consumed nor dropped.
+-- Training trajectories that are opened and neither consumed nor dropped; of an open group not more than will be trained, since its
+-- redundant members never are.
 create or replace function agentrl.outstanding_v1(run_ bigint) returns bigint language sql stable as $$
-  select (select count(*) from agentrl.live where run = run_ and purpose = 'train')
-       + (select count(*) from agentrl.grade_job where run = run_ and purpose = 'train')
-       + (select count(*) from agentrl.graded where run = run_)
+  with open_ as (
+    select grp, count(*) as n from (
+      select grp from agentrl.live where run = run_ and purpose = 'train'
+      union all select grp from agentrl.grade_job where run = run_ and purpose = 'train'
+      union all select grp from agentrl.graded where run = run_) x
+    group by grp
+  )
+  select (select coalesce(sum(least(o.n, g.size)), 0) from open_ o left join agentrl.grp g on g.id = o.grp)::bigint
        + (select coalesce(sum(n_traj), 0) from agentrl.ready where run = run_)::bigint
        + (select coalesce(sum(n_traj), 0) from agentrl.lease where run = run_)::bigint
 $$;
@@ -154,14 +160,14 @@ begin
   return true;
 end $$;
 
--- Gives an open group up: no seat of it is served again, and its members are dropped. The caller holds the run row and the
--- group row.
-create or replace function agentrl.give_up_group_v1(run_ bigint, grp_ uuid, detail_ text, fence_ bigint, actor_ text)
-returns void language plpgsql as $$
+-- Closes an open group: no seat of it is served again, and members that are not in ready are dropped. The caller holds the run row
+-- and the group row.
+create or replace function agentrl.close_group_v1(
+  run_ bigint, grp_ uuid, state_ text, reason_ text, detail_ text, fence_ bigint, actor_ text) returns void language plpgsql as $$
 declare
   m record;
 begin
-  update agentrl.grp set state = 'dropped' where id = grp_;
+  update agentrl.grp set state = state_ where id = grp_;
   update agentrl.dropped set retryable = false where grp = grp_ and retried_by is null;
   for m in
     with l as (delete from agentrl.live where grp = grp_ returning trajectory, start_version),
@@ -169,7 +175,7 @@ begin
          d as (delete from agentrl.graded where grp = grp_ returning trajectory, start_version)
     select *, 'live' as place from l union all select *, 'grade_job' from j union all select *, 'graded' from d
   loop
-    perform agentrl.drop_v1(run_, m.start_version, m.trajectory, m.place, 'group_incomplete', detail_, false, false, fence_, actor_);
+    perform agentrl.drop_v1(run_, m.start_version, m.trajectory, m.place, reason_, detail_, false, false, fence_, actor_);
   end loop;
 end $$;
 
@@ -190,10 +196,11 @@ begin
   where d.run = run_ and d.grp = grp_;
   if cardinality(ids) = g.size then
     delete from agentrl.graded where grp = grp_;
-    update agentrl.grp set state = 'complete' where id = grp_;
     perform agentrl.to_ready_v1(run_, grp_, ids, starts, 0, clock_timestamp(), 'graded', fence_, actor_, 'group complete');
-  elsif exists (select 1 from agentrl.dropped where grp = grp_ and not retryable) then
-    perform agentrl.give_up_group_v1(run_, grp_, 'a seat of the group was lost', fence_, actor_);
+    perform agentrl.close_group_v1(run_, grp_, 'complete', 'superseded', 'its group was complete without it', fence_, actor_);
+  elsif (select count(*) from agentrl.dropped where grp = grp_ and not retryable) > g.extra then
+    perform agentrl.close_group_v1(run_, grp_, 'dropped', 'group_incomplete',
+      case g.extra when 0 then 'a seat of the group was lost' else 'more seats of the group were lost than were redundant' end, fence_, actor_);
   end if;
 end $$;
 

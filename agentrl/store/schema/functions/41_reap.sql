@@ -150,7 +150,7 @@ begin
   loop
     perform 1 from agentrl.grp where id = g and state = 'open' for update;
     continue when not found;
-    perform agentrl.give_up_group_v1(r.id, g, format('still open after the deadline of %s', r.group_deadline), null, 'reaper');
+    perform agentrl.close_group_v1(r.id, g, 'dropped', 'group_incomplete', format('still open after the deadline of %s', r.group_deadline), null, 'reaper');
   end loop;
 end $$;
 

@@ -61,15 +61,15 @@ begin
   return opened;
 end $$;
 
--- Serves up to n seats of a group that were never opened.
+-- Serves up to n seats of a group that were never opened, of its first `seats_` ones.
 create or replace function agentrl.serve_seats_v1(
-  r agentrl.run, grp_ uuid, n_ bigint, start_version_ bigint, worker_ text, lineage jsonb) returns uuid[] language plpgsql as $$
+  r agentrl.run, grp_ uuid, n_ bigint, seats_ bigint, start_version_ bigint, worker_ text, lineage jsonb) returns uuid[] language plpgsql as $$
 declare
   g agentrl.grp;
   opened uuid[] := '{}';
 begin
   select * into g from agentrl.grp where id = grp_ and state = 'open' for update;
-  while found and cardinality(opened) < n_ and g.next_seat < g.size loop
+  while found and cardinality(opened) < n_ and g.next_seat < seats_ loop
     opened := opened || agentrl.start_episode_v1(
       r, 'train', null, start_version_, g.split, g.task_idx, g.cursor, g.id, g.next_seat, 1, 0, null, g.cursor::text, worker_,
       lineage);
@@ -91,9 +91,9 @@ begin
     return array[agentrl.start_episode_v1(r, 'train', null, start_version_, 'train', c.next % c.n, c.next, null, 0, 1, 0, null,
                                           c.next::text, worker_, lineage)];
   end if;
-  insert into agentrl.grp (id, run, split, task_idx, cursor, size)
-  values (agentrl.new_id_v1(), r.id, 'train', c.next % c.n, c.next, r.group_size) returning id into grp_;
-  return agentrl.serve_seats_v1(r, grp_, n_, start_version_, worker_, lineage);
+  insert into agentrl.grp (id, run, split, task_idx, cursor, size, extra)
+  values (agentrl.new_id_v1(), r.id, 'train', c.next % c.n, c.next, r.group_size, r.group_extra) returning id into grp_;
+  return agentrl.serve_seats_v1(r, grp_, n_, r.group_size + r.group_extra, start_version_, worker_, lineage);
 end $$;
 
 -- How many more training episodes may open: by lag, or by the batches that may be under way, and by the target. Counts what the
@@ -117,6 +117,7 @@ begin
   else
     by_lag := (ahead_ + 1) * batch - outstanding - batch * (h.updates - engine_update);
   end if;
+  by_lag := least(by_lag, r.batch_max + r.oversample - outstanding - r.batch_max * (h.updates - engine_update));
   by_target := (r.target_steps - h.step) * r.batch_max - outstanding;
 end $$;
 
@@ -167,8 +168,10 @@ declare
   earlier agentrl.open_request;
   room record;
   left_ bigint;
+  charged bigint;
   g uuid;
   parked record;
+  served uuid[];
 begin
   perform pg_advisory_xact_lock(hashtext('agentrl.admission'), run_::int);
   earlier := agentrl.earlier_request_v1(request_, run_, worker_);
@@ -204,12 +207,21 @@ begin
   opened := agentrl.serve_retries_v1(r, null, greatest(left_, 0), start_version, worker_, lineage);
   for g in select id from agentrl.grp where run = run_ and state = 'open' and next_seat < size order by created_at, id loop
     exit when cardinality(opened) >= left_;
-    opened := opened || agentrl.serve_seats_v1(r, g, left_ - cardinality(opened), start_version, worker_, lineage);
+    opened := opened || agentrl.serve_seats_v1(r, g, left_ - cardinality(opened), r.group_size, start_version, worker_, lineage);
+  end loop;
+  charged := cardinality(opened);
+  -- Redundant seats use no capacity: of each group only `size` members are ever trained.
+  for g in select id from agentrl.grp where run = run_ and state = 'open' and next_seat >= size and next_seat < size + extra
+           order by created_at, id loop
+    exit when cardinality(opened) >= n_;
+    opened := opened || agentrl.serve_seats_v1(r, g, n_ - cardinality(opened), r.group_size + r.group_extra, start_version, worker_, lineage);
   end loop;
   if exists (select 1 from agentrl.task_cursor where run = run_ and split = 'train' and n > 0) then
-    while cardinality(opened) < left_
-      and (r.group_size = 1 or least(room.by_lag, room.by_target) - cardinality(opened) >= r.group_size) loop
-      opened := opened || agentrl.serve_task_v1(r, left_ - cardinality(opened), start_version, worker_, lineage);
+    while cardinality(opened) < n_ and charged < left_
+      and (r.group_size = 1 or least(room.by_lag, room.by_target) - charged >= r.group_size) loop
+      served := agentrl.serve_task_v1(r, n_ - cardinality(opened), start_version, worker_, lineage);
+      opened := opened || served;
+      charged := charged + least(cardinality(served), r.group_size);
     end loop;
   elsif opened = '{}' then
     refusal := 'no_tasks';

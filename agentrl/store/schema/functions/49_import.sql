@@ -34,6 +34,8 @@ begin
       and (min_reward_ is null or w.value >= min_reward_) and (max_reward_ is null or w.value <= max_reward_)
       and (success_ is null or w.success = success_)
       and (first_step_ is null or k.step >= first_step_) and (last_step_ is null or k.step <= last_step_)
+      and (r.group_size = 1 or not exists (
+        select 1 from agentrl.dropped d where d.run = source_ and d.trajectory = t.id and d.reason = 'superseded'))
       and not exists (select 1 from agentrl.imported i where i.run = run_ and i.trajectory = t.id)
       and not exists (select 1 from agentrl.retired q where q.run = source_ and t.start_version >= q.low and t.start_version < q.high)
     group by 1 having count(*) = r.group_size order by min(t.started_at), 1 limit limit_

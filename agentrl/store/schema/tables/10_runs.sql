@@ -37,6 +37,8 @@ create table agentrl.run (
   origins text[] not null default '{simulated,recorded}',   -- Origins whose trajectories it opens and takes for training.
   ahead bigint check (ahead >= 0),                          -- Largest batches under way beside the one in hand; NULL means as many smallest ones as the lag bound.
   staleness_mode text not null default 'trajectory' check (staleness_mode = 'trajectory' or staleness_mode = 'segment_mask' and lag_bound is not null), -- Which token the bound is for: the oldest one, or with segment_mask the newest, and older ones are left out of the loss.
+  group_extra bigint not null default 0 check (group_extra = 0 or group_extra > 0 and group_size > 1), -- Redundant seats of each group; the first `group_size` graded members close it.
+  oversample bigint check (oversample >= 0 and oversample <= lag_bound * batch_max), -- Trajectories under way beside one batch; NULL means as many as the lag bound admits.
   check (batch_min % group_size = 0 and batch_max % group_size = 0),
   check (lag_bound is distinct from 0 or batch_min = batch_max),
   check (ahead <= lag_bound)

@@ -7,10 +7,11 @@ create table agentrl.grp (
   split text not null,                                      -- Split of the task.
   task_idx bigint not null,                                 -- Position of the task.
   cursor bigint not null,                                   -- Task cursor that it was served from.
-  size bigint not null,                                     -- Number of seats.
+  size bigint not null,                                     -- Graded members that make it complete.
   next_seat bigint not null default 0,                      -- First seat that was never opened.
   state text not null default 'open' check (state in ('open', 'complete', 'dropped')), -- Open until all seats are graded or one is lost.
-  created_at timestamptz not null default clock_timestamp() -- When it was opened.
+  created_at timestamptz not null default clock_timestamp(), -- When it was opened.
+  extra bigint not null default 0 check (extra >= 0)        -- Redundant seats beside `size`: as many may be lost.
 );
 create index on agentrl.grp (run, created_at) where state = 'open';
 
