@@ -21,8 +21,8 @@ _PINNED = ("synchronous", "pipelined")
 
 
 def round_metrics(claim: Claim, pace: Pace) -> dict[str, int]:
-    """drop_last: ``carried_over``, trajectories of this round that the update did not wait for; ``late``, trained ones that an
-    earlier update did not wait for. Nothing for other schedules."""
+    """drop_last: ``carried_over``, trajectories of this round that the update did not wait for; ``late``, trained ones that
+    started on older weights. Nothing for other schedules."""
     if pace.schedule != "drop_last":
         return {}
     left = sum(claim.counts[place] for place in WORK_PLACES if place is not Place.LEASE)

@@ -1,5 +1,5 @@
 -- name: rounds
--- Rounds of the schedule drop_last: what each update took, how much of it an earlier one had not waited for, and what it left.
+-- Rounds of the schedule drop_last: what each update took, how much of it had started on older weights, and what it left.
 select r.name as run, s.step, s.branch, s.n_trajectories as trained, agentrl.number(s.metrics, 'late') as late,
        agentrl.number(s.metrics, 'carried_over') as carried_over,
        agentrl.number(s.metrics, 'carried_over') / r.batch_max as share, s.at

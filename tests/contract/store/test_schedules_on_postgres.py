@@ -1,20 +1,19 @@
-"""The benchmark of schedules runs at toy size, and its bounds are those of the schedules."""
+"""The trainer's loop over a real store and a real worker, as the benchmark of schedules runs it; and the bounds beside it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from store_bench import Server
 
 from agentrl.store.postgres import PostgresStore
 from benchmarks.schedules.__main__ import main
 from benchmarks.schedules.ideal import Ideal
 from benchmarks.schedules.pace import SCHEDULES
 from benchmarks.schedules.timed import Trace, config_of, make_trace, timed_run
-from benchmarks.store.server import database, server
 
 
 def test_script__prints_a_row_for_each_schedule_and_interval(capsys: pytest.CaptureFixture[str]) -> None:
@@ -40,9 +39,8 @@ def test_bound__counts_waits_and_overlaps() -> None:
 
 
 @pytest.fixture(scope="module")
-def url() -> Iterator[str]:
-    with server(None) as own, database(own) as fresh:
-        yield fresh
+def url(embedded_server: Server) -> str:
+    return embedded_server.database()
 
 
 SMALL = make_trace(batch=16, steps=2, turns=1, median_s=0.01)
