@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from agentrl.errors import UnknownVersion
 from agentrl.store.codec import clean_text
@@ -45,7 +45,7 @@ class PostgresWeights(PostgresConnection):
         self._settle_version(run, fence, version, "failed", cost)
 
     def _settle_version(self, run: int, fence: int, version: int, status: str, cost: PublishCost | None) -> None:
-        n_bytes, phases = (None, None) if cost is None else (cost.bytes, json.dumps(dict(cost.phases)))
+        n_bytes, phases = (None, None) if cost is None else (cost.bytes, _phases(cost.phases))
         self.rows("select agentrl.settle_version_v2(%s, %s, %s, %s, %s, %s)", (run, fence, version, status, n_bytes, phases))
         self.notifier.leave(run, "policy")
 
@@ -54,7 +54,7 @@ class PostgresWeights(PostgresConnection):
             f"select agentrl.record_load_v2({', '.join(['%s'] * 11)})",
             (
                 run, load.engine, load.version, load.transport, load.bytes, float(sum(load.phases.values())),
-                json.dumps(dict(load.phases)), None if load.error is None else clean_text(load.error), load.loader, load.fence,
+                _phases(load.phases), None if load.error is None else clean_text(load.error), load.loader, load.fence,
                 load.pinned,
             ),
         )  # fmt: skip
@@ -69,3 +69,8 @@ class PostgresWeights(PostgresConnection):
     def retire_weights(self, run: int, fence: int, *, keep: int, uris: Sequence[str]) -> set[str]:
         found = self.rows("select agentrl.retire_weights_v1(%s, %s, %s, %s::text[])", (run, fence, keep, list(uris)))
         return {uri for (uri,) in found}
+
+
+def _phases(phases: Mapping[str, float]) -> str:
+    """To the microsecond, for people."""
+    return json.dumps({name: round(seconds, 6) for name, seconds in phases.items()})
