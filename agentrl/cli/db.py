@@ -11,7 +11,7 @@ from agentrl.cli import archive_commands
 from agentrl.cli.db_reuse import reuse
 from agentrl.cli.db_shell import shell
 from agentrl.cli.db_vacuum import vacuum_store
-from agentrl.cli.session import database_session, reader_session, require_run, store_session
+from agentrl.cli.session import database_session, reader_session, require_run, require_trajectory, store_session
 from agentrl.cli.show import show
 from agentrl.errors import UsageError
 
@@ -34,7 +34,7 @@ _LIMIT = typer.Option(None, "--limit", min=1, help="Most rows. Default: 10000, o
 @app.command("query")
 def query(
     name: str = typer.Argument(..., help="Saved query; `agentrl db queries` lists them."),
-    trajectory: str | None = typer.Argument(None, help="Trajectory id, for queries about one trajectory."),
+    trajectory: str | None = typer.Argument(None, help="Trajectory id or 'latest', for queries about one trajectory."),
     run: str | None = typer.Option(None, "--run", help="Run name or 'latest'. Default: all runs."),
     as_json: bool = _JSON,
     as_csv: bool = _CSV,
@@ -50,7 +50,7 @@ def query(
         if run is not None:
             parameters["run"] = require_run(reader, run).spec.name
         if trajectory is not None:
-            parameters["trajectory"] = trajectory
+            parameters["trajectory"] = str(require_trajectory(reader, trajectory, run or "latest"))
         answer = reader.saved(name, limit, **parameters)
     _print(answer, as_json, as_csv)
 

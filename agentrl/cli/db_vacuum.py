@@ -46,12 +46,14 @@ def vacuum_store(
             runs = [(row.id, row.spec.name)]
         else:
             runs = [(number, name) for number, name in session.store.rows("select id, name from agentrl.run order by id")]
+        total = 0
         for number, name in runs:
             done = vacuum(session.store, number, limit, dry_run)
+            total += done.total
             if as_json:
                 print(json.dumps({"run": name, "dry_run": dry_run, **asdict(done)}))
             elif done.total or run is not None:
                 counts = ", ".join(f"{n:,} {what}" for what, n in asdict(done).items())
                 print(f"{'would delete' if dry_run else 'deleted'} of run {visible(name)}: {counts}")
-    if not runs and not as_json:
-        print("there is no run yet: nothing to delete")
+    if run is None and not total and not as_json:
+        print("nothing that retention removed is that old" if runs else "there is no run yet: nothing to delete")

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 from agentrl.errors import UsageError
 
@@ -77,3 +78,18 @@ def require_run(store: PostgresRuns, name: str) -> RunRow:
             else f"There is no run named '{name}'. `agentrl db query runs` lists them."
         )
     return run
+
+
+def require_trajectory(reader: Reader, text: str, run: str) -> UUID:
+    """The id, or that of the newest trajectory that ended in ``run`` for ``latest``. `UsageError` when it is neither."""
+    if text == "latest":
+        name = require_run(reader, run).spec.name
+        found = reader.query("latest_trajectory", run=name).records()
+        if not found:
+            raise UsageError(f"No trajectory has ended yet in run {name}. Name another with --run.")
+        newest: UUID = found[0]["trajectory"]
+        return newest
+    try:
+        return UUID(text)
+    except ValueError:
+        raise UsageError(f"'{text}' is not a trajectory id (a UUID such as 0192f0c1-...), nor 'latest'.") from None

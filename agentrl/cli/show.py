@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from uuid import UUID
-
 import typer
 
-from agentrl.cli.session import reader_session, require_run
+from agentrl.cli.session import reader_session, require_trajectory
 from agentrl.errors import UsageError
 
 
@@ -20,14 +18,7 @@ def show(
     from agentrl.cli.trajectory_text import trajectory_lines
 
     with reader_session() as reader:
-        if trajectory == "latest":
-            name = require_run(reader, run).spec.name
-            found = reader.query("latest_trajectory", run=name).records()
-            if not found:
-                raise UsageError(f"No trajectory has ended yet in run {name}. Name another with --run.")
-            identity = found[0]["trajectory"]
-        else:
-            identity = _identity(trajectory)
+        identity = require_trajectory(reader, trajectory, run)
         stored = reader.trajectory(identity)
         if stored is None:
             from agentrl.store.retention import removed_by_retention
@@ -39,10 +30,3 @@ def show(
         events = reader.query("timeline", trajectory=identity).records()
     for line in trajectory_lines(stored, events, tokens=tokens, reasoning=reasoning):
         print(line)
-
-
-def _identity(text: str) -> UUID:
-    try:
-        return UUID(text)
-    except ValueError:
-        raise UsageError(f"'{text}' is not a trajectory id (a UUID such as 0192f0c1-...), nor 'latest'.") from None

@@ -8,7 +8,7 @@ import sys
 
 import psycopg
 import pytest
-from store_bench import PostgresWorld, Server
+from store_bench import Bench, PostgresWorld, Server
 
 from agentrl.cli import doctor
 from agentrl.errors import UsageError
@@ -185,7 +185,17 @@ def cli(url: str, *arguments: str, given: str = "", code: int = 0) -> tuple[str,
 
 def test_command_line__sql_limits_and_shell(embedded_server: Server) -> None:
     url = embedded_server.database()
-    PostgresStore(url).close()
+    store = PostgresStore(url)
+    bench = Bench(store)
+    bench.start()
+    bench.publish()
+    (episode,) = bench.open(1)
+    bench.finish(episode)
+    store.close()
+    assert "nor 'latest'" in cli(url, "query", "timeline", "newest", code=2)[1]
+    moves = cli(url, "query", "timeline", "latest", "--csv")[0]
+    assert moves == cli(url, "query", "timeline", str(episode.trajectory), "--csv")[0]
+    assert "opened" in moves
     out, err = cli(url, "sql", "select x, '[bold]' as t from generate_series(1, 3) x", "--limit", "2", "--json")
     assert out.splitlines() == ['{"x": 1, "t": "[bold]"}', '{"x": 2, "t": "[bold]"}']
     assert "only the first 2 rows" in err

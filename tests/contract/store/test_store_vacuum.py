@@ -122,6 +122,7 @@ def test_commands__vacuum_and_retain_as_json(postgres: PostgresWorld, cli: Calla
     assert json.loads(cli(*command, "--json")) == {
         "run": name, "dry_run": False, "moves": 17, "verdicts": 2, "groups": 0, "loads": 1,
     }  # fmt: skip
+    assert "nothing that retention removed is that old" in cli("vacuum", "--older-than", "9999w")
     assert f"run {name}" not in cli("vacuum", "--older-than", "4w")
     kept = json.loads(cli("retain", "--run", name, "--keep-versions", "1", "--json", "--dry-run"))
     assert kept == {"run": name, "dry_run": True, "removed": [], "kept": [], "requests": 0}
