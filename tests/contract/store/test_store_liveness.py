@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from store_bench import FAILED, Bench, World, graded, segment
+from test_store_sub_agents import child
 
 from agentrl.errors import Fenced
 from agentrl.staleness import refresh_due
@@ -70,7 +71,9 @@ class Simulation:
             if self.chance.random() < self.failures:
                 self.bench.store.complete(episode, FAILED)
             else:
-                self.bench.store.write_segment(episode, segment(0, worker.version))
+                own = (segment(0, worker.version),)
+                started = [child(episode, seat, segments=own) for seat in range(self.chance.randrange(3))]
+                self.bench.store.write_segment(episode, segment(0, worker.version), started)
                 self.bench.store.complete(episode, graded(1, self.chance.choice([0.0, 1.0])))
 
     def die(self, worker: Worker) -> None:
