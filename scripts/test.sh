@@ -34,10 +34,10 @@ export AGENTRL_TEST_SGLANG="$folder/sglang"
 "$bin/python" -m tests.sglang_server "$AGENTRL_TEST_SGLANG" >"$folder/sglang.log" 2>&1 &
 sglang=$!
 # Whole runs in one process and all the rest in another, since each waits half of its time.
-"$bin/python" -m pytest tests/end_to_end tests/chaos --ignore tests/end_to_end/test_wrong_input.py >"$folder/whole-runs.log" 2>&1 &
+"$bin/python" -m pytest --durations=15 --durations-min=5 tests/end_to_end tests/chaos --ignore tests/end_to_end/test_wrong_input.py >"$folder/whole-runs.log" 2>&1 &
 whole_runs=$!
 status=0
-"$bin/python" -m pytest tests/unit tests/contract tests/end_to_end/test_wrong_input.py || status=$?
+"$bin/python" -m pytest --durations=25 --durations-min=2 tests/unit tests/contract tests/end_to_end/test_wrong_input.py || status=$?
 echo "whole runs of the command line:"
 wait "$whole_runs" || status=$?
 cat "$folder/whole-runs.log"

@@ -11,5 +11,5 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     import megatron.core
     import megatron.core.distributed
-    import megatron.core.models.gpt
+    import megatron.core.models.gpt.gpt_layer_specs
     import megatron.core.optimizer  # noqa: F401
