@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import math
 import time
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event
@@ -35,7 +35,7 @@ from agentrl.trainer.credit import left_out
 from agentrl.trainer.gate import check_batch
 from agentrl.trainer.lags import TokenLags
 from agentrl.trainer.publish import Publisher
-from agentrl.trainer.stale_tokens import mask_stale
+from agentrl.trainer.stale_tokens import mask_stale, masked_in
 from agentrl.trainer.team import Team
 from agentrl.trainer.update import UpdateResult
 from agentrl.types import DropReason, PolicyVersion, StoredTrajectory
@@ -132,7 +132,7 @@ class TrainerLoop:
     def _train_on(self, claim: Claim, waited: float) -> None:
         began = time.monotonic()
         algorithm, trainer = self.config.algorithm, self.config.trainer
-        claim, masked = self._mask_stale(claim)
+        claim = self._mask_stale(claim)
         batch, consumed, dropped = _sort_items(claim.items, self.team.max_context, algorithm)
         if not self._gate_passed:
             gap = check_batch(claim.items, batch, self.team, trainer.layout.precision)
@@ -142,14 +142,13 @@ class TrainerLoop:
         leases = [(item.item, item.token) for item in claim.items]
         self.store.renew_leases(self.run.id, self.start.fence, leases, trainer.lease_s)
         self.in_update = True
-        result = self.team.train(
-            batch, algorithm, self._learning_rate(), algorithm.updates_policy(self._step), self._token_lags(claim, batch)
-        )
+        lags = self._token_lags(claim, batch)
+        result = self.team.train(batch, algorithm, self._learning_rate(), algorithm.updates_policy(self._step), lags)
         trained_s = time.monotonic() - began
         metrics = self._metrics(claim, dropped, result, waited, trained_s)
-        masked_here = [masked[t.id] for t in batch.trajectories if t.id in masked]
+        masked = self._masked_in(batch, lags)
         if self.config.staleness.mode == "segment_mask":
-            metrics["stale_masked"] = sum(m.tokens for m in masked_here) / max(1, batch.n_actions)
+            metrics["stale_masked"] = sum(m.tokens for m in masked) / max(1, batch.n_actions)
         committed = self.store.commit_step(
             self.run.id,
             self.start.fence,
@@ -163,7 +162,7 @@ class TrainerLoop:
                 consumed=consumed,
                 dropped=dropped,
                 trained=result.trained,
-                masked=masked_here,
+                masked=masked,
             ),
         )
         self.in_update = False
@@ -172,11 +171,17 @@ class TrainerLoop:
             self.version = self.publisher.publish(self.team.weights(), parent=self.version.version, updates=self._updates)
         self._after_step(claim, metrics)
 
-    def _mask_stale(self, claim: Claim) -> tuple[Claim, Mapping[UUID, Masked]]:
+    def _mask_stale(self, claim: Claim) -> Claim:
         staleness = self.config.staleness
         if staleness.mode == "trajectory" or staleness.bound is None:
-            return claim, {}
+            return claim
         return mask_stale(claim, lambda version: self._lags.of_version(version, self.version), staleness.bound)
+
+    def _masked_in(self, batch: Batch, lags: Sequence[Tensor]) -> list[Masked]:
+        staleness = self.config.staleness
+        if staleness.mode == "trajectory" or staleness.bound is None:
+            return []
+        return masked_in(batch, lags, staleness.bound)
 
     def _token_lags(self, claim: Claim, batch: Batch) -> list[Tensor]:
         versions = {t.id: t.token_version for t in batch.trajectories}

@@ -8,38 +8,44 @@ Invariants
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
-from uuid import UUID
 
 import numpy as np
+from torch import Tensor
 
 from agentrl.store.contract import Claim, ClaimedItem, Masked
+from agentrl.trainer.batch import Batch
 from agentrl.types import Segment, StoredTrajectory
 
 
-def mask_stale(claim: Claim, lag_of: Callable[[int], int], bound: int) -> tuple[Claim, Mapping[UUID, Masked]]:
-    """The claim with every action token of a lag over ``bound`` out of the loss, and what was left out, by trajectory.
+def mask_stale(claim: Claim, lag_of: Callable[[int], int], bound: int) -> Claim:
+    """The claim with every action token of a lag over ``bound`` out of the loss.
 
     ``lag_of``: policy updates between a version and the weights that are trained.
     """
-    masked: dict[UUID, Masked] = {}
 
     def without(stored: StoredTrajectory) -> StoredTrajectory:
         versions = {int(v) for segment in stored.segments for v in np.unique(segment.versions)}
-        stale = sorted(version for version in versions if lag_of(version) > bound)
-        if not stale:
-            return stored
-        tokens = sum(int(np.isin(segment.versions, stale).sum()) for segment in stored.segments)
-        masked[stored.id] = Masked(stored.id, stale, tokens)
-        return mask_versions(stored, stale)
+        return mask_versions(stored, {version for version in versions if lag_of(version) > bound})
 
-    items = [_of_item(item, without) for item in claim.items]
-    return replace(claim, items=items), masked
+    return replace(claim, items=[_of_item(item, without) for item in claim.items])
+
+
+def masked_in(batch: Batch, token_lags: Sequence[Tensor], bound: int) -> list[Masked]:
+    """What `mask_stale` left out of the trajectories of a batch, for the ledger; ``token_lags``: per trajectory int64 [n]."""
+    masked = []
+    for trajectory, lags in zip(batch.trajectories, token_lags, strict=True):
+        stale = trajectory.token_version[lags > bound]
+        if len(stale):
+            masked.append(Masked(trajectory.id, stale.unique().tolist(), len(stale)))
+    return masked
 
 
 def mask_versions(stored: StoredTrajectory, versions: Collection[int]) -> StoredTrajectory:
     """The same trajectory with the action tokens of ``versions`` out of the loss."""
+    if not versions:
+        return stored
     return replace(stored, segments=[_without(segment, versions) for segment in stored.segments])
 
 
