@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import math
 import time
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -38,7 +38,7 @@ from agentrl.trainer.lagging import LaggingEngines
 from agentrl.trainer.lags import TokenLags
 from agentrl.trainer.publish import Publisher
 from agentrl.trainer.rounds import check_pinned, round_metrics
-from agentrl.trainer.stale_tokens import mask_stale
+from agentrl.trainer.stale_tokens import mask_stale, masked_in
 from agentrl.trainer.taken import Taken
 from agentrl.trainer.team import Team
 from agentrl.trainer.update import UpdateResult
@@ -159,7 +159,7 @@ class TrainerLoop:
 
     def _take(self, claim: Claim, taken: Taken) -> tuple[Batch, list[Tensor]]:
         """What can be trained of a claim, and its tokens' lags; both are added to ``taken``, checked."""
-        claim, masked = self._mask_stale(claim)
+        claim = self._mask_stale(claim)
         batch, consumed, dropped = _sort_items(claim.items, self.team.max_context, self.config.algorithm)
         if not self._gate_passed:
             gap = check_batch(claim.items, batch, self.team, self.config.trainer.layout.precision)
@@ -169,7 +169,6 @@ class TrainerLoop:
         lags = self._token_lags(claim, batch)
         check_pinned(batch, lags, self.config.pace, self.version)
         taken.add(claim, batch, lags, consumed, dropped)
-        taken.masked += [masked[t.id] for t in batch.trajectories if t.id in masked]
         return batch, lags
 
     @contextmanager
@@ -189,8 +188,9 @@ class TrainerLoop:
                 else:
                     result = self.team.train(taken.batch, algorithm, rate, algorithm.updates_policy(self._step), taken.lags)
             metrics = self._metrics(taken, result)
+            masked = self._masked_in(taken.batch, taken.lags)
             if self.config.staleness.mode == "segment_mask":
-                metrics["stale_masked"] = sum(m.tokens for m in taken.masked) / max(1, taken.batch.n_actions)
+                metrics["stale_masked"] = sum(m.tokens for m in masked) / max(1, taken.batch.n_actions)
             committed = self.store.commit_step(
                 self.run.id,
                 self.start.fence,
@@ -204,7 +204,7 @@ class TrainerLoop:
                     consumed=taken.consumed,
                     dropped=taken.dropped,
                     trained=result.trained,
-                    masked=taken.masked,
+                    masked=masked,
                 ),
             )
         self._step, self._updates = committed.step, committed.updates
@@ -215,11 +215,17 @@ class TrainerLoop:
             self.log.info("published", version=self.version.version, bytes=cost.bytes, seconds=seconds)
         self._after_step(taken.claim, metrics)
 
-    def _mask_stale(self, claim: Claim) -> tuple[Claim, Mapping[UUID, Masked]]:
+    def _mask_stale(self, claim: Claim) -> Claim:
         staleness = self.config.staleness
         if staleness.mode == "trajectory" or staleness.bound is None:
-            return claim, {}
+            return claim
         return mask_stale(claim, lambda version: self._lags.of_version(version, self.version), staleness.bound)
+
+    def _masked_in(self, batch: Batch, lags: Sequence[Tensor]) -> list[Masked]:
+        staleness = self.config.staleness
+        if staleness.mode == "trajectory" or staleness.bound is None:
+            return []
+        return masked_in(batch, lags, staleness.bound)
 
     def _token_lags(self, claim: Claim, batch: Batch) -> list[Tensor]:
         versions = {t.id: t.token_version for t in batch.trajectories}

@@ -8,41 +8,51 @@ Invariants
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from uuid import UUID
 
 import numpy as np
+from torch import Tensor
 
 from agentrl.store.contract import Claim, ClaimedItem, Masked
+from agentrl.trainer.batch import Batch
 from agentrl.types import Segment, StoredTrajectory
 
 
-def mask_stale(claim: Claim, lag_of: Callable[[int], int], bound: int) -> tuple[Claim, Mapping[UUID, Masked]]:
-    """The claim with every action token of a lag over ``bound`` out of the loss, and what was left out, by episode.
-
-    An episode's sub-agents count with it.
+def mask_stale(claim: Claim, lag_of: Callable[[int], int], bound: int) -> Claim:
+    """The claim with every action token of a lag over ``bound`` out of the loss.
 
     ``lag_of``: policy updates between a version and the weights that are trained.
     """
-    masked: dict[UUID, Masked] = {}
 
     def without(stored: StoredTrajectory) -> StoredTrajectory:
-        segments = [segment for member in stored.family for segment in member.segments]
-        versions = {int(v) for segment in segments for v in np.unique(segment.versions)}
-        stale = sorted(version for version in versions if lag_of(version) > bound)
-        if not stale:
-            return stored
-        tokens = sum(int(np.isin(segment.versions, stale).sum()) for segment in segments)
-        masked[stored.id] = Masked(stored.id, stale, tokens)
-        return mask_versions(stored, stale)
+        versions = {int(v) for member in stored.family for segment in member.segments for v in np.unique(segment.versions)}
+        return mask_versions(stored, {version for version in versions if lag_of(version) > bound})
 
-    items = [_of_item(item, without) for item in claim.items]
-    return replace(claim, items=items), masked
+    return replace(claim, items=[_of_item(item, without) for item in claim.items])
+
+
+def masked_in(batch: Batch, token_lags: Sequence[Tensor], bound: int) -> list[Masked]:
+    """What `mask_stale` left out of a batch, by episode, for the ledger; ``token_lags``: per trajectory int64 [n].
+
+    Sub-agents count with their episode, which comes before them.
+    """
+    episodes: dict[UUID, UUID] = {}
+    stale: dict[UUID, list[int]] = {}
+    for trajectory, lags in zip(batch.trajectories, token_lags, strict=True):
+        parent = trajectory.parent
+        episode = episodes[trajectory.id] = trajectory.id if parent is None else episodes.get(parent, parent)
+        found = trajectory.token_version[lags > bound].tolist()
+        if found:
+            stale.setdefault(episode, []).extend(found)
+    return [Masked(episode, sorted(set(versions)), len(versions)) for episode, versions in stale.items()]
 
 
 def mask_versions(stored: StoredTrajectory, versions: Collection[int]) -> StoredTrajectory:
     """The same trajectory, and its sub-agents, with the action tokens of ``versions`` out of the loss."""
+    if not versions:
+        return stored
     segments = [_without(segment, versions) for segment in stored.segments]
     return replace(stored, segments=segments, sub_agents=[mask_versions(child, versions) for child in stored.sub_agents])
 

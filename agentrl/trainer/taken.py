@@ -10,7 +10,7 @@ from uuid import UUID
 
 from torch import Tensor
 
-from agentrl.store.contract import Claim, ClaimedItem, Masked
+from agentrl.store.contract import Claim, ClaimedItem
 from agentrl.trainer.batch import Batch
 from agentrl.types import DropReason
 
@@ -25,8 +25,6 @@ class Taken:
     lags: list[Tensor] = field(default_factory=list)
     consumed: list[tuple[UUID, int]] = field(default_factory=list)
     dropped: list[tuple[UUID, int, DropReason]] = field(default_factory=list)
-    masked: list[Masked] = field(default_factory=list)
-    """What is out of the loss of the consumed ones because it is over the lag bound."""
     waited: float = 0.0
     trained_s: float = 0.0
     _last: Claim | None = None

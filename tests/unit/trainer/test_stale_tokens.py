@@ -13,7 +13,7 @@ from agentrl.config.algorithm import AlgorithmConfig
 from agentrl.store.contract import Claim, ClaimedItem, Masked
 from agentrl.trainer.batch import Batch, build_batch
 from agentrl.trainer.credit import Credit, Values, assign_credit
-from agentrl.trainer.stale_tokens import mask_stale, mask_versions
+from agentrl.trainer.stale_tokens import mask_stale, mask_versions, masked_in
 from agentrl.types import DropReason, StoredTrajectory
 
 HEAD = 5
@@ -31,7 +31,7 @@ def claim(*trajectories: StoredTrajectory) -> Claim:
 
 
 def masked_batch(*trajectories: StoredTrajectory, bound: int = 1) -> Batch:
-    found, _ = mask_stale(claim(*trajectories), lambda version: HEAD - version, bound)
+    found = mask_stale(claim(*trajectories), lambda version: HEAD - version, bound)
     return build_batch([t for item in found.items for t in item.trajectories], max_context=CONTEXT)
 
 
@@ -66,10 +66,13 @@ def test_masked_only_in_the_loss__credit_is_that_of_the_whole_trajectory() -> No
 
 def test_ledger_truth__by_trajectory_version_and_tokens() -> None:
     long, fresh = turns([2, 3, 3], [4, 5], number=1), turns([5], number=2)
-    found, masked = mask_stale(claim(long, fresh), lambda version: HEAD - version, 1)
-    assert masked == {long.id: Masked(long.id, [2, 3], 3)}
+    found = mask_stale(claim(long, fresh), lambda version: HEAD - version, 1)
     assert found.items[1].trajectories[0] is fresh
-    again = mask_versions(long, masked[long.id].versions)
+    batch = masked_batch(long, fresh)
+    lags = [HEAD - t.token_version for t in batch.trajectories]
+    (masked,) = masked_in(batch, lags, 1)
+    assert masked == Masked(long.id, [2, 3], 3)
+    again = mask_versions(long, masked.versions)
     for one, other in zip(again.segments, found.items[0].trajectories[0].segments, strict=True):
         assert (one.loss_mask is None) == (other.loss_mask is None)
         assert one.loss_mask is None or other.loss_mask is None or np.array_equal(one.loss_mask, other.loss_mask)
