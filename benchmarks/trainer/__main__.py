@@ -13,6 +13,7 @@ MEASUREMENTS = {
     "gae": "skip-observation GAE against the plain Python loop over tokens",
     "layouts": "loss, gradients and weights of every layout over 2 and 4 processes against one",
     "steps": "CPU time of a train step against plain transformers with AdamW; packed against padded rows",
+    "trl": "CPU time of a GRPO step on given completions against TRL's trainer, which --peers-python has",
     "memory": "peak memory per token with and without log-probs in chunks",
     "saving": "seconds of a checkpoint, and the interval that keeps saving under 5 % of a run",
 }
@@ -26,12 +27,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )  # fmt: skip
     parser.add_argument("names", nargs="*", metavar="NAME", help="measurements to take (default: all)")
     parser.add_argument("--quick", action="store_true", help="small sizes and one round: checks the script, measures little")
+    parser.add_argument("--peers-python", default=sys.executable, metavar="PATH", help="interpreter that has TRL")
     given = parser.parse_args(arguments)
     unknown = [name for name in given.names if name not in MEASUREMENTS]
     if unknown:
         parser.error(f"no measurement called {', '.join(unknown)}; there are {', '.join(MEASUREMENTS)}")
     print(f"Machine: {machine()}\n", flush=True)
-    met = [importlib.import_module(f"benchmarks.trainer.{name}").measure(given.quick) for name in given.names or MEASUREMENTS]
+    options = {"trl": {"peers_python": given.peers_python}}
+    met = [
+        importlib.import_module(f"benchmarks.trainer.{name}").measure(given.quick, **options.get(name, {}))
+        for name in given.names or MEASUREMENTS
+    ]
     return 0 if all(met) else 1
 
 

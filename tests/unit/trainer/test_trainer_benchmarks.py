@@ -20,3 +20,10 @@ def test_steps_and_saving__print_their_rows(capsys: pytest.CaptureFixture[str]) 
     printed = capsys.readouterr().out
     for measured in ("transformers + AdamW", "the same, packed", "a checkpoint of the default policy"):
         assert measured in printed
+
+
+def test_trl_that_is_not_there__its_row_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["trl", "--quick", "--peers-python", "/nowhere/python"]) == 0
+    printed = capsys.readouterr().out
+    assert "TRL can't run here" in printed
+    assert "requirements-peers.txt" in printed
