@@ -27,3 +27,10 @@ def test_publication__is_compared_with_a_copy_and_a_file(capsys: pytest.CaptureF
     printed = capsys.readouterr().out
     for measured in ("copy in memory", "safetensors file", "of it: checksum", "of it: verify", "an engine reads"):
         assert measured in printed
+
+
+def test_trl_that_is_not_there__its_row_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["trl", "--quick", "--peers-python", "/nowhere/python"]) == 0
+    printed = capsys.readouterr().out
+    assert "TRL can't run here" in printed
+    assert "requirements-peers.txt" in printed
