@@ -21,8 +21,8 @@ from torch import Tensor
 from agentrl.model.weight_files import write_weights
 from agentrl.trainer.megatron.microbatch import Row
 from agentrl.trainer.megatron.model import OptimizerSettings, Outputs, TrainedModel
-from benchmarks.store.report import Row as Line
-from benchmarks.store.report import Sample, interleaved, table, timed
+from benchmarks.report import Row as Line
+from benchmarks.report import Sample, interleaved, table, timed
 from benchmarks.trainer.steps import BATCH, MAX_TOKENS, ROUNDS, default_config, rows
 
 INSTALL = "pip install -r benchmarks/trainer/requirements-peers.txt"
