@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from agentrl.config.load import resolve
-from agentrl.launch.plan import _algorithm_line, _schedule_line, _staleness_line, _trainer_line
+from agentrl.launch.freshness import staleness_line
+from agentrl.launch.plan import _algorithm_line, _schedule_line, _trainer_line
 
 
 def line(preset: str, *overrides: str, real: bool = True) -> str:
@@ -71,5 +72,5 @@ def test_schedule__is_printed_with_its_numbers(
 ) -> None:
     config = resolve(environment="code_agent", preset=preset, file=None, flags={}, overrides=overrides).config
     assert schedule in _schedule_line(config)
-    assert staleness in _staleness_line(config)
+    assert staleness in staleness_line(config, single_turn=False)
     assert steps in _trainer_line(config)
