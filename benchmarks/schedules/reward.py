@@ -42,15 +42,15 @@ LINEAGE = Lineage("tiny", "tok", "tmpl", "local", "1", "float32", Sampling(), en
 
 def measure(quick: bool = False) -> None:
     """Print a row for each interval."""
-    steps, seeds = (1, 1) if quick else (50, 2)
+    steps, seeds = (1, 1) if quick else (24, 2)
     print(f"{steps} updates of 32 trajectories, {seeds} seeds; a quarter of the tokens earns a point.\n")
-    print("| load every | mean lag | reward, first 10 updates | reward, last 10 updates (lowest to highest seed) |")
+    print("| load every | mean lag | reward, first 8 updates | reward, last 8 updates (lowest to highest seed) |")
     print("|---|---|---|---|", flush=True)
     for every in EVERY:
         runs = [_learn(every, seed, steps) for seed in range(seeds)]
         lags = [step["lag_mean"] for run in runs for step in run]
-        first = statistics.mean(step["reward_mean"] for run in runs for step in run[:10])
-        last = [statistics.mean(step["reward_mean"] for step in run[-10:]) for run in runs]
+        first = statistics.mean(step["reward_mean"] for run in runs for step in run[:8])
+        last = [statistics.mean(step["reward_mean"] for step in run[-8:]) for run in runs]
         spread = f"{min(last):.3f} to {max(last):.3f}"
         print(
             f"| {every} | {statistics.mean(lags):.2f} | {first:.3f} | {statistics.mean(last):.3f} ({spread}) |",
@@ -119,7 +119,7 @@ def _learn(every: int, seed: int, steps: int) -> list[Mapping[str, float]]:
     """Metrics of each update."""
     settings = ("trainer.batch=32", f"trainer.steps={steps}", "algorithm.group_size=4", "evaluation.every=0", f"seed={seed}",
                 "evaluation.episodes=1", "trainer.checkpoint_every=100000", f"staleness.refresh_every={every}",
-                f"staleness.lag={LAG}", "trainer.learning_rate=1e-3")  # fmt: skip
+                f"staleness.lag={LAG}", "trainer.learning_rate=2e-3")  # fmt: skip
     config = resolve(environment="code_agent", preset="rloo", file=None, flags={}, overrides=settings).config
     pace, store = config.pace, MemoryStore()
     spec = RunSpec(
