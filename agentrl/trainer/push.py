@@ -84,11 +84,15 @@ class ServerPush:
                 await asyncio.to_thread(self._last.compare, weights)
             done: list[Server] = []
             failed: dict[str, str] = {}
+            pending: Sequence[Server] = servers
             for _ in range(ATTEMPTS):
-                failed = await self._deliver(target, [s for s in servers if s not in done], weights, done, comparing)
-                if not failed:
-                    self._pushed = version.updates
+                failed = {url: why for url, why in failed.items() if url not in {server.url for server in pending}}
+                newly, pending = await self._deliver(target, pending, weights, done, comparing)
+                failed |= newly
+                if not pending:
                     break
+            if not failed:
+                self._pushed = version.updates
             await self._last.remember(done, target.name(version))
             for why in failed.values():
                 self.tell(f"push of version {version.version} failed, workers load its file: {why}")
@@ -96,8 +100,8 @@ class ServerPush:
 
     async def _deliver(
         self, target: Target, servers: Sequence[Server], weights: CheckedWeights, done: list[Server], comparing: Stopwatch
-    ) -> dict[str, str]:
-        """One attempt; adds to ``done`` who holds the weights now, returns why by URL for the others."""
+    ) -> tuple[dict[str, str], list[Server]]:
+        """One attempt; adds to ``done`` who holds the weights now. Why by URL for the others, and who of them answered."""
         pushes, failed = await self._answering(servers, weights)
         for url, why in failed.items():
             self.record(EngineLoad(url, weights.version.version, self.transport, error=why))
@@ -120,7 +124,7 @@ class ServerPush:
                 self.record(replace(load, phases=phases, error=failed[push.server.url]))
         if failed:
             self._leave()
-        return failed
+        return failed, [push.server for push in pushes if push.error is not None]
 
     async def _answering(self, servers: Sequence[Server], weights: CheckedWeights) -> tuple[list[Push], dict[str, str]]:
         """A push for each server that answers, and why by URL for the others."""

@@ -64,6 +64,21 @@ def test_sglang_run__conserves_and_passes_the_gate(run: str) -> None:
     assert "Run sglang finished after 4 steps" in run
 
 
+def test_sglang_run__each_load_of_its_server_is_a_row(command_line: CommandLine, run: str) -> None:
+    loads = rows(
+        command_line,
+        "select engine, version, transport, outcome, loader, bytes from agentrl.engine_version"
+        " where run = agentrl.find_run_v1('sglang') and not pinned order by id",
+    )
+    (port,) = re.findall(r"SGLang at http://127\.0\.0\.1:(\d+)", run)
+    assert {(load["engine"], load["transport"]) for load in loads} == {(f"http://127.0.0.1:{port}", "disk")}
+    assert all("rollout-0" in load["loader"] for load in loads)
+    held = [load["version"] for load in loads if load["outcome"] == "loaded"]
+    assert held == sorted(held)
+    assert len(set(held)) > 1
+    assert all(load["bytes"] > 0 for load in loads if load["outcome"] == "loaded")
+
+
 def test_sglang_run__leaves_no_server(run: str) -> None:
     (port,) = re.findall(r"SGLang at http://127\.0\.0\.1:(\d+)", run)
     commands = [" ".join(process.info["cmdline"] or []) for process in psutil.process_iter(["cmdline"])]

@@ -98,7 +98,7 @@ def test_push_is_a_shortcut__a_dead_server_keeps_no_other_from_its_weights(case:
     case(1)
     case.servers["http://a"].die()
     loads = case(2, NORMS)
-    assert [load.engine for load in loads if load.error is None] == ["http://b"]
+    assert [(load.engine, load.error is None) for load in loads] == [("http://a", False), ("http://b", True)]
     assert case.holds("b", 2)
     (line,) = case.said
     assert "push of version 2 failed, workers load its file: http://a" in line
