@@ -44,7 +44,7 @@ def _print_errors(store: TrajectoryStore, name: str) -> None:
     """What episodes failed of; those that a stop cut off are no failures."""
     failures = [row for row in store.query("episode_errors", run=name).records() if row["termination"] != Termination.ABORTED]
     for row in failures[:MOST_ERRORS]:
-        print(f"  {row['episodes']} episodes of {row['tasks']} tasks failed: {row['error']:.500}")
+        print(f"  {row['episodes']} {row['purpose']} episodes of {row['tasks']} tasks failed: {row['error']:.500}")
     if len(failures) > MOST_ERRORS:
         print(f"  and {len(failures) - MOST_ERRORS} other kinds: agentrl db query episode_errors --run {name}")
 

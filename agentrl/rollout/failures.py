@@ -18,6 +18,8 @@ MAX_KINDS = 10
 """Kinds that are told; the log and the store have all."""
 HOPELESS = 100
 """Failed episodes without a single good one after which the worker gives up."""
+_NUMBER = re.compile(r"(?<![:\w])\d+(?:\.\d+)?|agentrl-[0-9a-f]{24}")
+"""Numbers but those of lines of code, and names of containers: what tells two errors of a kind apart."""
 _TASK = re.compile(r"task (?:'[^']*'|\"[^\"]*\")")
 
 
@@ -37,7 +39,7 @@ class Failures:
 
     def failed(self, trajectory: UUID, error: str, *, by_environment: bool) -> None:
         """An episode that failed. ``by_environment``: its author's code did."""
-        kind = _TASK.sub("task ...", error)[:300]
+        kind = _NUMBER.sub("#", _TASK.sub("task", error))[:300]
         self._kinds[kind] += 1
         self._of_environment += by_environment
         count, total = self._kinds[kind], self._kinds.total()

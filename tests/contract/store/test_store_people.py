@@ -105,12 +105,13 @@ def test_v_dropped_by_reason__counts_and_retries(postgres: PostgresWorld) -> Non
 
 def test_episode_errors__kinds_without_their_tasks(postgres: PostgresWorld) -> None:
     bench = postgres.bench()
-    for episode in bench.open(3):
-        said = f"EnvironmentFault: environment 'e', task '{episode.task.id}', method 'look' raised KeyError: 'k' (e.py:3)"
+    for number, episode in enumerate(bench.open(3)):
+        said = f"EnvironmentFault: environment 'e', task '{episode.task.id}', method 'look' raised KeyError: {number} (e.py:3)"
         bench.store.complete(episode, replace(FAILED, error=said))
     (row,) = bench.store.query("episode_errors", run=str(bench.run)).records()
     assert (row["episodes"], row["tasks"], row["termination"]) == (3, 3, "failed")
-    assert row["error"] == "EnvironmentFault: environment 'e', task ..., method 'look' raised KeyError: 'k' (e.py:3)"
+    assert row["error"].startswith("EnvironmentFault: environment 'e', task '")
+    assert row["error"].endswith("method 'look' raised KeyError: 2 (e.py:3)"), "the newest"
 
 
 def test_latest_trajectory__one_with_a_verdict_if_there_is_any(postgres: PostgresWorld) -> None:

@@ -27,7 +27,7 @@ def shown(*segments: Segment, reasoning: bool = False, error: str | None = None)
     lineage = Lineage("m", "t", "c", "local", "1", "float32", Sampling())
     stored = StoredTrajectory(
         UUID(int=1), "task", "env", Purpose.TRAIN, None, 0, 1, 0, 0, Termination.TERMINATED, Outcome.POLICY_ENDED, None,
-        lineage, list(segments), error,
+        lineage, list(segments), error=error,
     )  # fmt: skip
     return "\n".join(trajectory_lines(stored, [], tokens=False, reasoning=reasoning))
 

@@ -163,7 +163,7 @@ async def test_cheat__fools_a_naive_grader_and_earns_nothing_here(cheat: str, ki
         honest = NAIVE.format(code=WRONG.replace("NAME", task.payload["function"]), tests=tests)
         assert not fooled(await box.run_python(honest)), "this grader is fooled by anything"
 
-    async with boxes_of(environment, queue_for(marked)) as boxes:
+    async with boxes_of(environment, task, queue_for(marked)) as boxes:
         assert await judge.verdict(boxes.main, code, task.payload) is not None
         assert marked.marks, "the cheat did not run in the grading sandbox"
         assert await judge.verdict(boxes.main, right(task), task.payload) is None, "the sandbox still grades honestly"

@@ -36,8 +36,18 @@ def test_each_kind_is_told__with_its_count_at_every_tenth_power(capsys: pytest.C
 def test_each_kind_is_told__but_not_one_line_an_episode(capsys: pytest.CaptureFixture[str]) -> None:
     failures = Failures()
     for number in range(1000):
-        failures.failed(ID, f"KeyError: {number}", by_environment=True)
+        failures.failed(ID, f"KeyError: {'x' * number}", by_environment=True)
     assert len(capsys.readouterr().out.splitlines()) == MAX_KINDS
+
+
+def test_each_kind_is_told__errors_that_differ_in_numbers_are_one(capsys: pytest.CaptureFixture[str]) -> None:
+    failures = Failures()
+    for number in range(9):
+        failures.failed(ID, f"SandboxUnavailable: none within 60.{number} s: {number} in use", by_environment=False)
+        failures.failed(ID, f"SandboxDied: docker container agentrl-{number:024x}: ended", by_environment=False)
+    failures.failed(ID, "KeyError: 'k' (e.py:9)", by_environment=True)
+    failures.failed(ID, "KeyError: 'k' (e.py:10)", by_environment=True)
+    assert len(capsys.readouterr().out.splitlines()) == 4
 
 
 @pytest.mark.parametrize(("one_by_environment", "kind"), [(True, EnvironmentFault), (False, RunFailed)])
