@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from sandboxes import pool as pool_module
-from sandboxes import wear
+from sandboxes import starts, wear
 from sandboxes.contract import (
     Capabilities,
     Sandbox,
@@ -25,6 +26,11 @@ from sandboxes.contract import (
 from sandboxes.pool import Pool
 
 SPEC, OTHER = SandboxSpec(), SandboxSpec(env={"A": "1"})
+
+
+@pytest.fixture(autouse=True)
+def starts_of_nobody_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(starts, "cache_directory", lambda: tmp_path)
 
 
 class Box:
