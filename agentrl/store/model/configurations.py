@@ -78,7 +78,7 @@ HOLDING = (
     Configuration("retention", Rules(faults=1, retention=True, workers=1)),
     Configuration("retention-2-faults", Rules(faults=2, retention=True, workers=1), quick=False),
     Configuration("late-checkpoints", Rules(faults=1, late_checkpoints=True, workers=1)),
-    Configuration("late-checkpoints-2-faults", Rules(faults=2, late_checkpoints=True, slots=3, workers=1), quick=False),
+    Configuration("late-checkpoints-2-faults", Rules(faults=2, late_checkpoints=True, workers=1), quick=False),
     Configuration("segments", SegmentRules()),
     Configuration("segments-asynchronous", SegmentRules(flushed=False)),
 )
