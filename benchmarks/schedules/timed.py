@@ -22,6 +22,7 @@ from agentrl.config.load import resolve
 from agentrl.config.run import RunConfig
 from agentrl.monitor.log import ProcessLog
 from agentrl.store.contract import TrainerStart
+from agentrl.store.loads import PublishCost
 from agentrl.store.postgres import PostgresStore
 from agentrl.trainer.batch import Batch
 from agentrl.trainer.console import Console
@@ -109,6 +110,7 @@ class TimedPublisher:
     made: Simulation
     publish_s: float
     seconds: float = 0.0
+    cost: PublishCost = field(default_factory=PublishCost)
 
     def publish(self, tensors: object, *, parent: int | None, updates: int) -> PolicyVersion:
         began = time.monotonic()

@@ -70,7 +70,7 @@ def test_connected_client__keeps_the_server_of_the_last_user(home: Path) -> None
 
 
 def _wait_until_it_answers(url: str) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     while True:
         try:
             psycopg.connect(url).close()

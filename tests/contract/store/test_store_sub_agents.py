@@ -141,7 +141,7 @@ def test_trained_arrays__are_kept_for_each_member_of_a_consumed_episode(world: W
         )
         assert dict(used) == {member.id: member.reward.value for member in family if member.reward}
         with pytest.raises(BadValue, match="was not consumed"):
-            world.store.rows("select agentrl.add_trained_v1(%s, 1, 1, %s, '', null, '', null)", (bench.run, uuid4()))
+            world.store.rows("select agentrl.add_trained_v2(%s, 1, 1, %s, '', null, '', null, null)", (bench.run, uuid4()))
 
 
 def test_dropped_episode__takes_its_sub_agents_and_its_retry_starts_new_ones(world: World) -> None:

@@ -11,12 +11,14 @@ begin
     with free as (
       select j.trajectory from agentrl.grade_job j where j.run = run_ and j.worker is null
       order by j.at, j.trajectory limit n_ for update skip locked
+    ), taken as (
+      update agentrl.grade_job j
+      set worker = worker_, fence = nextval('agentrl.fence'), lease = make_interval(secs => lease_s),
+          lease_until = clock_timestamp() + make_interval(secs => lease_s)
+      from free where j.trajectory = free.trajectory
+      returning j.*
     )
-    update agentrl.grade_job j
-    set worker = worker_, fence = nextval('agentrl.fence'), lease = make_interval(secs => lease_s),
-        lease_until = clock_timestamp() + make_interval(secs => lease_s)
-    from free where j.trajectory = free.trajectory
-    returning j.trajectory, j.fence, j.start_version, j.attempts + 1;
+    select t.trajectory, t.fence, t.start_version, t.attempts + 1 from taken t order by t.at, t.trajectory;
 end $$;
 
 -- Renews grade jobs; returns those that are still the caller's.
