@@ -361,6 +361,11 @@ class RunConfig(Section):
                 f"rollout.oversampling ({share:g}) keeps trajectories for up to {math.ceil(share)} later batches, but the lag "
                 f"bound is {bound}: set rollout.oversampling to {bound} or less, or staleness.lag to {math.ceil(share)} or more"
             )
+        if share is not None and self.pace.ahead == 0:
+            raise ValueError(
+                f"rollout.oversampling ({share:g}) keeps episodes under way beside a batch, but schedule {self.pace.schedule} opens "
+                "nothing before its update: leave it out, or use trainer.schedule=async or group_async"
+            )
 
     @property
     def oversample(self) -> int | None:

@@ -19,6 +19,7 @@ import pytest
 from store_bench import Server
 
 from agentrl.errors import NotReadyError
+from agentrl.store import embedded
 from agentrl.store.embedded import embedded_in_use, find_binaries, start_embedded, stop_embedded
 
 START = "import sys, pathlib, agentrl.store.embedded as e; print(e.start_embedded(pathlib.Path(sys.argv[1])))"
@@ -51,12 +52,12 @@ def test_several_processes__start_one_server_that_outlives_them(home: Path) -> N
 
 def test_last_user_stops_it__not_one_that_leaves_while_all_connections_are_broken(home: Path) -> None:
     with embedded_in_use(home) as url, psycopg.connect(url) as connection:
-        backend = connection.info.backend_pid
+        backend, before = connection.info.backend_pid, _checkpointer(connection)
         with embedded_in_use(home):
             os.kill(backend, signal.SIGKILL)  # the server closes all connections and recovers
             with pytest.raises(psycopg.OperationalError):
                 connection.execute("select pg_sleep(30)")
-            _wait_until_it_answers(url)
+            _wait_until_recovered(url, before)
         with psycopg.connect(url) as again:
             assert again.execute("select 1").fetchone() == (1,)
     assert stop_embedded(home) is False
@@ -69,15 +70,35 @@ def test_connected_client__keeps_the_server_of_the_last_user(home: Path) -> None
     client.close()
 
 
-def _wait_until_it_answers(url: str) -> None:
+def test_stop__of_a_server_that_would_not_end_loses_nothing(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with psycopg.connect(start_embedded(home), autocommit=True) as connection:
+        connection.execute("create table kept as select 1 as one")
+        os.kill(_checkpointer(connection), signal.SIGSTOP)
+    monkeypatch.setattr(embedded, "_FAST_STOP_S", 1)
+    assert stop_embedded(home) is True
+    with psycopg.connect(start_embedded(home)) as connection:
+        assert connection.execute("select one from kept").fetchone() == (1,)
+    assert stop_embedded(home) is True
+
+
+def _checkpointer(connection: psycopg.Connection[tuple[int]]) -> int:
+    found = connection.execute("select pid from pg_stat_activity where backend_type = 'checkpointer'").fetchone()
+    assert found is not None
+    return found[0]
+
+
+def _wait_until_recovered(url: str, before: int) -> None:
+    """``before``: pid of the checkpointer before the crash. A server that has not seen the crash yet still answers."""
     deadline = time.monotonic() + 120
     while True:
         try:
-            psycopg.connect(url).close()
-            return
-        except psycopg.OperationalError:
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+            with psycopg.connect(url) as connection:
+                if _checkpointer(connection) != before:
+                    return
+        except (psycopg.OperationalError, AssertionError):
+            pass
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
 
 
 def test_server_user__is_nobody_for_root_and_oneself_otherwise(embedded_server: Server) -> None:
