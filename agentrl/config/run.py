@@ -363,8 +363,8 @@ class RunConfig(Section):
             )
         if share is not None and self.pace.ahead == 0:
             raise ValueError(
-                f"rollout.oversampling ({share:g}) keeps episodes under way beside a batch, but schedule {self.pace.schedule} opens "
-                "nothing before its update: leave it out, or use trainer.schedule=async or group_async"
+                f"rollout.oversampling ({share:g}) keeps episodes under way beside a batch, but schedule {self.pace.schedule} "
+                "opens nothing before its update: leave it out, or use trainer.schedule=async or group_async"
             )
 
     @property

@@ -204,8 +204,8 @@ def stop_embedded(home: Path | None = None) -> bool:
     with _lock(server.home):
         if not _is_running(server):
             return False
-        # A fast stop that meets the recovery from a crash never ends (Postgres 18). An immediate one loses nothing: the next start
-        # recovers.
+        # A fast stop that meets the recovery from a crash never ends (Postgres 18). An immediate one loses nothing: the next
+        # start recovers.
         for mode, seconds in (("fast", _FAST_STOP_S), ("immediate", _START_TIMEOUT_S)):
             done = server.run("pg_ctl", "stop", "-D", str(server.data), "-m", mode, "-w", "-t", str(seconds))
             if done.returncode == 0:
