@@ -15,10 +15,8 @@ NOTHING_COMPUTES = {
     "group_wait": "a barrier's cost, of schedules",
     "box_shares": "idle shares of boxes, of monitoring",
     "hit_rate": "yield of claims, of monitoring",
-    "sampling_bias": "in SQL, tested with the store",
-    "long_reservation": "in SQL, tested with the store",
 }
-IN_SQL = {"long_reservation"}
+IN_SQL = {"long_reservation", "sampling_bias"}
 """Reproduced by the store's contract tests, on each implementation."""
 
 

@@ -111,7 +111,7 @@ def loop_of(
     team = Team(policy, critic, Channel())
     start = store.start_trainer(run.id, owner="test", lease_s=600, checkpoint=None)
     publisher = Publisher(store, run.id, start, folder / "weights")
-    version = publisher.publish(team.weights(), parent=None, updates=0)
+    version = publisher.publish(team.weights, parent=None, updates=0)
     rollouts: Any = Rollouts(store, run.id, policy, ends)
     log = ProcessLog(folder / "logs", "trainer")
     return TrainerLoop(
