@@ -293,8 +293,11 @@ class LocalEngine:
 
     def _read_weights(self, version: PolicyVersion, path: Path, watch: Stopwatch) -> tuple[Decoder, int]:
         """And the bytes that were read."""
-        with watch.phase("checksum"):
-            files = verified(path, version.checksum)
+        try:
+            with watch.phase("checksum"):
+                files = verified(path, version.checksum)
+        except WeightsCorrupt as error:
+            raise WeightsCorrupt(f"version {version.version}: {error}") from error
         with watch.phase("read"):
             tensors = dict(model_tensors(files, self._config))
         with watch.phase("check"):

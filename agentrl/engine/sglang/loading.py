@@ -73,8 +73,11 @@ class CheckedWeights:
 def read_checked(version: PolicyVersion, config: ModelConfig, watch: Stopwatch | None = None) -> CheckedWeights:
     """The files at ``version.uri``. `WeightsCorrupt` when checksum, a name, a shape or a number is not as it should be."""
     watch = watch or Stopwatch()
-    with watch.phase("checksum"):
-        files = verified(Path(version.uri), version.checksum)
+    try:
+        with watch.phase("checksum"):
+            files = verified(Path(version.uri), version.checksum)
+    except WeightsCorrupt as error:
+        raise WeightsCorrupt(f"version {version.version}: {error}") from error
     with watch.phase("read"):
         tensors = dict(model_tensors(files, config))
     return check(version, config, tensors, watch)

@@ -165,10 +165,10 @@ for place in ('/workspace', '/tmp', '/dev/shm'):
 """
 
 
-async def test_flood_of_files__leaves_the_sandbox_usable(provider: Provider, request: pytest.FixtureRequest) -> None:
+async def test_flood_of_files__leaves_the_sandbox_usable(provider: Provider, sandbox: Sandbox) -> None:
     if provider.name == "podman":
         pytest.skip("Podman takes no limit of inodes; see the next test")
-    result = await python(request.getfixturevalue("sandbox"), FLOOD, timeout=60)
+    result = await python(sandbox, FLOOD, timeout=60)
     assert result.text == "ENOSPC True\n" * 3, "the control: every place was filled"
 
 
