@@ -17,7 +17,8 @@ class PostgresGrading(PostgresReading):
 
     def claim_grades(self, run: int, *, worker: str, n: int, lease_s: float) -> Sequence[GradeJob]:
         found = self.rows(
-            "select trajectory, fence, start_version, attempt from agentrl.claim_grades_v1(%s, %s, %s, %s) order by fence",
+            "select trajectory, fence, start_version, attempt from agentrl.claim_grades_v1(%s, %s, %s, %s) with ordinality"
+            " order by ordinality",
             (run, worker, n, float(lease_s)),
         )
         read = self.trajectories(run, [f[0] for f in found], [f[2] for f in found]) if found else {}
