@@ -1,7 +1,8 @@
 #!/bin/sh
-# Runs all tests with what they need: bubblewrap, a private Docker daemon and Podman's socket (as root), an SGLang server where it can
-# be installed, a pre-trained model from PyPI, and a database that the tests start themselves.
+# Runs all tests with what they need: bubblewrap, a private Docker daemon (as root), an SGLang server where it can be installed, a
+# pre-trained model from PyPI, and a database that the tests start themselves.
 #   scripts/test.sh BIN [PYTEST ARGUMENTS]        BIN: the folder of the virtual environment's programs
+# WITH_PODMAN=1 also installs Podman and runs the suites of the sandboxes on its socket.
 set -eu
 bin=${1:?usage: test.sh BIN [PYTEST ARGUMENTS]}
 shift
@@ -28,9 +29,10 @@ trap stop EXIT
 if [ "$(id -u)" = 0 ]; then
     export AGENTRL_TEST_DOCKER
     AGENTRL_TEST_DOCKER=$("$scripts/start-docker.sh" "$folder" | sed 's/^export DOCKER_HOST=//')
-    # Where Podman can't be had its tests are skipped, which says so.
-    export AGENTRL_TEST_PODMAN
-    AGENTRL_TEST_PODMAN=$("$scripts/start-podman.sh" "$folder/podman" | sed 's/^export CONTAINER_HOST=//') || AGENTRL_TEST_PODMAN=
+    if [ -n "${WITH_PODMAN:-}" ]; then
+        export AGENTRL_TEST_PODMAN
+        AGENTRL_TEST_PODMAN=$("$scripts/start-podman.sh" "$folder/podman" | sed 's/^export CONTAINER_HOST=//')
+    fi
 fi
 if [ $# -gt 0 ]; then
     "$bin/python" -m pytest "$@"
