@@ -147,7 +147,7 @@ def test_critic_pretrain__explains_held_out_returns_and_starts_a_run(learned: st
 def test_preset__runs_on_the_default_task(preset: str, learned: str, command_line: CommandLine) -> None:
     output = command_line.run(
         "train", "--env", "code_agent", "--preset", preset, "--name", preset, "--seed", "11",
-        "trainer.steps=3", "evaluation.episodes=16", "evaluation.every=0",
+        "trainer.steps=5", "trainer.batch=32", "evaluation.episodes=16", "evaluation.every=0",
     )  # fmt: skip
     assert "from the cache" in output
     assert "conservation OK" in output
@@ -156,7 +156,8 @@ def test_preset__runs_on_the_default_task(preset: str, learned: str, command_lin
 def test_sync__trains_only_tokens_of_its_own_version(learned: str, command_line: CommandLine) -> None:
     command_line.run(
         "train", "--env", "code_agent", "--sync", "--name", "sync", "--seed", "11",
-        "trainer.steps=3", "evaluation.episodes=16", "evaluation.every=0", "trainer.max_shard_gb=0.0002",
+        "trainer.steps=3", "algorithm.critic.warmup_batches=1", "evaluation.episodes=16", "evaluation.every=0",
+        "trainer.max_shard_gb=0.0002",
     )  # fmt: skip
     assert lag_histogram(command_line, "sync") == {0: 3 * 64}
     versions = [set(path.iterdir()) for path in (command_line.base / "runs" / "sync" / "weights").iterdir()]
