@@ -32,6 +32,7 @@ if [ "$(id -u)" = 0 ]; then
     if [ -n "${WITH_PODMAN:-}" ]; then
         export AGENTRL_TEST_PODMAN
         AGENTRL_TEST_PODMAN=$("$scripts/start-podman.sh" "$folder/podman" | sed 's/^export CONTAINER_HOST=//')
+        [ -n "$AGENTRL_TEST_PODMAN" ]
     fi
 fi
 if [ $# -gt 0 ]; then
