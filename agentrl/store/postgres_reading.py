@@ -18,19 +18,18 @@ from agentrl.store.stored_segment import read_segments, segment_columns
 from agentrl.store.sub_agents import adopt
 from agentrl.types import Outcome, Purpose, Segment, StoredTrajectory, Termination
 
-_TRAJECTORIES = f"""
+_EPISODES = f"""
   select t.id, t.task_id, t.environment, t.purpose, t.grp, t.seat, t.attempt, t.seed, t.start_version, t.termination, t.outcome,
-         t.parent, t.parent_seg, w.value, w.success, w.grader, w.grader_version, w.detail, w.duration_s, t.error,
+         t.parent, t.parent_seg, w.value, w.success, w.grader, w.grader_version, w.detail, w.duration_s, t.error, t.root,
          {LINEAGE_COLUMNS}
   from unnest(%s::uuid[], %s::bigint[]) with ordinality m (id, start_version, n)
-  join agentrl.trajectory t on t.run = %s and t.start_version = m.start_version and t.id = m.id
+  cross join lateral (
+    select * from agentrl.trajectory a where a.run = %s and a.start_version = m.start_version and a.id = m.id
+    union all
+    select * from agentrl.trajectory a where a.run = %s and a.start_version = m.start_version and a.root = m.id
+  ) t
   left join lateral (select * from agentrl.reward x where x.trajectory = t.id order by x.id desc limit 1) w on true
-  order by m.n
-"""
-_SUB_AGENTS = """
-  select t.root, t.id, t.start_version from unnest(%s::uuid[], %s::bigint[]) m (id, start_version)
-  join agentrl.trajectory t on t.run = %s and t.start_version = m.start_version and t.root = m.id
-  order by t.root, t.seat
+  order by m.n, t.root nulls first, t.seat
 """
 _SEGMENTS = f"""
   select {segment_columns("m.n - 1")}
@@ -38,6 +37,7 @@ _SEGMENTS = f"""
   join agentrl.segment s on s.run = %s and s.start_version = m.start_version and s.trajectory = m.id
   order by m.n, s.seg
 """
+_ID, _START_VERSION, _ROOT = 0, 8, 20
 
 
 class PostgresReading(PostgresConnection):
@@ -52,18 +52,20 @@ class PostgresReading(PostgresConnection):
         return next(member for member in (episode, *episode.sub_agents) if member.id == trajectory)
 
     def trajectories(self, run: int, ids: Sequence[UUID], start_versions: Sequence[int]) -> Mapping[UUID, StoredTrajectory]:
-        """Many episodes with their segments and sub-agents, in three queries."""
+        """Many episodes with their segments and sub-agents, in two queries."""
         if not ids:
             return {}
-        started = self.rows(_SUB_AGENTS, (array("uuid", ids), array("bigint", start_versions), run))
-        all_ids = [*ids, *(row[1] for row in started)]
-        keys = (array("uuid", all_ids), array("bigint", [*start_versions, *(row[2] for row in started)]), run)
-        segments = read_segments(len(all_ids), *self.result(_SEGMENTS, keys))
-        listed = dict(zip(all_ids, segments, strict=True))
-        read = {row[0]: _read_trajectory(row, listed[row[0]]) for row in self.rows(_TRAJECTORIES, keys)}
+        rows = self.rows(_EPISODES, (array("uuid", ids), array("bigint", start_versions), run, run))
+        keys = (array("uuid", [row[_ID] for row in rows]), array("bigint", [row[_START_VERSION] for row in rows]), run)
+        segments = read_segments(len(rows), *self.result(_SEGMENTS, keys))
+        read: dict[UUID, StoredTrajectory] = {}
         of_root: dict[UUID, list[StoredTrajectory]] = {}
-        for root, child, _ in started:
-            of_root.setdefault(root, []).append(read.pop(child))
+        for row, listed in zip(rows, segments, strict=True):
+            trajectory = _read_trajectory(row, listed)
+            if row[_ROOT] is None:
+                read[trajectory.id] = trajectory
+            else:
+                of_root.setdefault(row[_ROOT], []).append(trajectory)
         return read | {root: adopt(read[root], children) for root, children in of_root.items()}
 
     def query(self, name: str, **parameters: Any) -> QueryResult:
@@ -95,7 +97,7 @@ def _read_trajectory(row: Sequence[Any], segments: Sequence[Segment]) -> StoredT
         termination=Termination(termination or Termination.FAILED),
         outcome=Outcome(outcome or Outcome.INFRASTRUCTURE),
         reward=read_reward(row[13:19]),
-        lineage=read_lineage(row[20:]),
+        lineage=read_lineage(row[21:]),
         segments=segments,
         parent=parent,
         parent_segment=parent_segment,
