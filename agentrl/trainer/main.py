@@ -32,6 +32,7 @@ from agentrl.monitor.log import ProcessLog
 from agentrl.store.contract import Checkpoint, RunRow, TrainerStart, TrajectoryStore
 from agentrl.store.loads import EngineLoad
 from agentrl.store.patience import outlasting
+from agentrl.trainer.channel import Channel
 from agentrl.trainer.checkpointing import verify_checkpoint
 from agentrl.trainer.console import Console
 from agentrl.trainer.loop import TrainerLoop
@@ -39,7 +40,7 @@ from agentrl.trainer.megatron.build import alone, join_world
 from agentrl.trainer.models import build_companions, build_models
 from agentrl.trainer.publish import Publisher, Push
 from agentrl.trainer.push import ServerPush
-from agentrl.trainer.team import Channel, Team, dismissed
+from agentrl.trainer.team import Team, dismissed
 from agentrl.trainer.warm_start import WarmStartStopped, warm_started_model
 from agentrl.weights.pruning import Pruning
 

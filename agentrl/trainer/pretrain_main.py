@@ -13,9 +13,9 @@ import torch
 from agentrl.config.run import RunConfig
 from agentrl.errors import UsageError
 from agentrl.model.model_dir import open_model_dir
+from agentrl.trainer.channel import Channel
 from agentrl.trainer.megatron.build import join_world
 from agentrl.trainer.models import build_critic
-from agentrl.trainer.team import Channel
 from agentrl.trainer.value_pretraining import Fit, Graded, Progress, Read, ValuePretraining, settings_for_returns
 from agentrl.weights.model_folder import require_unused, write_critic
 

@@ -1,53 +1,33 @@
 """The models of a run on all of the trainer's ranks.
 
 Invariants
-- one_voice: only rank 0 knows the store. It tells the others each operation with its arguments; all then do the same with them.
+- one_voice: see `agentrl.trainer.channel`; only rank 0 knows the store.
 - same_end: what stops an operation for what the data is (a NaN) stops it on every rank.
 """
 
 from __future__ import annotations
 
 import contextlib
-import datetime
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from agentrl.config.algorithm import AlgorithmConfig
 from agentrl.trainer.batch import Batch
+from agentrl.trainer.channel import Channel, OneVoice
 from agentrl.trainer.checkpointing import Saving, load_checkpoint, read_progress, start_saving
 from agentrl.trainer.megatron.microbatch import Row
 from agentrl.trainer.megatron.model import Outputs, TrainedModel
 from agentrl.trainer.pipelined import PipelinedUpdate
 from agentrl.trainer.update import Companions, UpdateResult, train_on
 
-PATIENCE = datetime.timedelta(days=30)
-"""How long a rank waits to be told what to do: rollouts may take their time."""
-
-
-class Channel:
-    """From rank 0 to the others, whatever the backend of the models is."""
-
-    def __init__(self) -> None:
-        self._group = dist.new_group(backend="gloo", timeout=PATIENCE) if dist.get_world_size() > 1 else None
-
-    def tell(self, message: Any) -> None:
-        if self._group is not None:
-            dist.broadcast_object_list([message], src=0, group=self._group, device=torch.device("cpu"))
-
-    def hear(self) -> Any:
-        heard: list[Any] = [None]
-        dist.broadcast_object_list(heard, src=0, group=self._group, device=torch.device("cpu"))
-        return heard[0]
-
 
 @dataclass
-class Team:
+class Team(OneVoice):
     """On rank 0: call the operations. On the others: `follow`."""
 
     policy: TrainedModel
@@ -113,21 +93,6 @@ class Team:
         coefficient = read_progress(uri)["kl_coefficient"]
         if self.companions.reference is not None and coefficient is not None:
             self.companions.reference.coefficient = coefficient
-
-    def dismiss(self) -> None:
-        """Let the others go. One that has died already is no matter any more."""
-        with contextlib.suppress(RuntimeError):
-            self.channel.tell(None)
-
-    def follow(self) -> None:
-        """Do what rank 0 says until it lets go."""
-        while (told := self.channel.hear()) is not None:
-            name, arguments = told
-            getattr(self, name)(*arguments)
-
-    def _everywhere(self, operation: Callable[..., Any], *arguments: Any) -> Any:
-        self.channel.tell((operation.__name__, arguments))
-        return operation(*arguments)
 
     def _models(self) -> dict[str, TrainedModel]:
         return {"policy": self.policy} | ({} if self.critic is None else {"critic": self.critic})

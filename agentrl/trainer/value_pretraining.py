@@ -5,7 +5,7 @@ arXiv 2503.01491). Targets are plain returns (lambda 1), so the critic's own fir
 held out with all their trajectories, and the fit is measured on those.
 
 Invariants
-- one_voice: rank 0 alone reads the store. It tells the others each batch; all then do the same with it.
+- one_voice: see `agentrl.trainer.channel`; rank 0 alone reads the store.
 - held_out: no trajectory of a held-out task is trained on.
 """
 
@@ -24,10 +24,10 @@ from torch import Tensor
 from agentrl.algorithm.metrics import explained_variance
 from agentrl.config.algorithm import AlgorithmConfig
 from agentrl.trainer.batch import Batch, build_batch
+from agentrl.trainer.channel import Channel, OneVoice
 from agentrl.trainer.credit import Values, assign_credit
 from agentrl.trainer.megatron.model import TrainedModel
 from agentrl.trainer.rows import action_rows, join_rows
-from agentrl.trainer.team import Channel
 from agentrl.trainer.update import train_critic
 from agentrl.types import StoredTrajectory
 
@@ -90,7 +90,7 @@ def held_out(keys: Sequence[Graded]) -> tuple[list[Graded], list[Graded]]:
 
 
 @dataclass
-class ValuePretraining:
+class ValuePretraining(OneVoice):
     """On rank 0: call `run` and `weights`, then `dismiss`. On the others: `follow`."""
 
     critic: TrainedModel
@@ -129,20 +129,6 @@ class ValuePretraining:
         """Every weight of the critic under its Hugging Face name, the head included."""
         self.channel.tell((self._weights.__name__, ()))
         yield from self.critic.export()
-
-    def dismiss(self) -> None:
-        """Let the other ranks go."""
-        self.channel.tell(None)
-
-    def follow(self) -> None:
-        """Do what rank 0 says until it lets go."""
-        while (told := self.channel.hear()) is not None:
-            name, arguments = told
-            getattr(self, name)(*arguments)
-
-    def _everywhere(self, operation: Callable[..., Any], *arguments: Any) -> Any:
-        self.channel.tell((operation.__name__, arguments))
-        return operation(*arguments)
 
     def _batches(self, keys: Sequence[Graded], read: Read, size: int, refused: set[UUID]) -> Iterator[Batch]:
         for at in range(0, len(keys), size):

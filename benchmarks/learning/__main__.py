@@ -88,8 +88,9 @@ def _parser() -> argparse.ArgumentParser:
         + "\nRuns with the same settings are shared between experiments. A finished run is a line of the results file; the\n"
         "same command goes on after it, so it may be interrupted at any time. Another version of the code: another file.\n"
         "The rows of the runs stay in the store and their logs in the runs folder; weights and checkpoints are removed.\n"
-        "CPU seconds are those of all processes of the run but the database's and the warm start's; wall seconds count from\n"
-        "the first weights to the last step; memory is the most that all processes together had at once.",
+        "CPU seconds are those of trainer, rollout and evaluation processes after the warm start: what runs in sandboxes and\n"
+        "in the database is not in them. Wall seconds count from the first weights to the last step. Memory is the most that\n"
+        "all processes, sandboxes included and the database not, were seen to have together, looked at every 10 seconds.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("experiment", choices=EXPERIMENTS, metavar="EXPERIMENT", help=", ".join(EXPERIMENTS))

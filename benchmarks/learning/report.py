@@ -14,7 +14,7 @@ _NUMBERS = {
     "trained reward, last part": ("reward_last", ".3f"),
     "trajectories": ("trajectories", ".0f"),
     "wall s": ("wall_s", ".0f"),
-    "CPU s": ("cpu_s", ".0f"),
+    "CPU s without sandboxes": ("cpu_s", ".0f"),
     "peak MB": ("peak_mb", ".0f"),
     "mean lag": ("lag_mean", ".2f"),
     "dropped": ("dropped_total", ".0f"),

@@ -1,14 +1,18 @@
-"""Runs one cell as a user would, and measures its processes: CPU seconds and memory, warm start taken out of the former."""
+"""Runs one cell as a user would, and measures its processes.
+
+CPU seconds are of those that the run's processes wait for: launcher, trainer, rollout and evaluation workers; the warm start is
+taken out. Sandboxes are killed, not waited for, so what ran in them is in no sum, and neither is the database.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import resource
 import shutil
 import subprocess
 import sys
-import time
 import uuid
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,7 +25,8 @@ from agentrl.launch.plan import runs_folder
 from benchmarks.learning.cells import Cell
 from benchmarks.learning.outcome import read_outcome
 
-SAMPLE_S = 1.0
+SAMPLE_S = 10.0
+"""Between two looks at the memory: one of them takes the kernel 50 ms of a core."""
 
 
 class CellFailed(Exception):
@@ -31,7 +36,8 @@ class CellFailed(Exception):
 def run_cell(cell: Cell, size: Sequence[str], logs: Path) -> dict[str, Any]:
     """Run ``agentrl train`` to its end. Returns one row: `read_outcome`, ``cpu_s``, ``peak_mb`` and the run's name.
 
-    Rows, logs and the first model of the run stay; its weights and checkpoints are removed.
+    Rows, logs and the first model of the run stay; its weights and checkpoints are removed. ``cpu_s`` holds neither sandboxes
+    nor the database; ``peak_mb`` is the most that was seen every `SAMPLE_S`, sandboxes included.
     """
     name = f"learning-{cell.control or cell.preset}-s{cell.seed}-{uuid.uuid4().hex[:8]}"
     module = ["agentrl.cli.main"] if cell.control is None else ["benchmarks.learning.controls", cell.control]
@@ -55,12 +61,13 @@ def run_cell(cell: Cell, size: Sequence[str], logs: Path) -> dict[str, Any]:
 
 
 def _watch(process: subprocess.Popen[bytes]) -> int:
-    """Wait for the end; the most memory that the process and all below it had at once, in bytes."""
+    """Wait for the end; the most memory that the process and all below it were seen to have at once, in bytes."""
     peak = 0
     try:
-        while process.poll() is None:
+        while process.returncode is None:
             peak = max(peak, _tree_memory(process.pid))
-            time.sleep(SAMPLE_S)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(SAMPLE_S)
     finally:
         process.wait()  # Ctrl-C reached the run too: it saves and ends
     return peak

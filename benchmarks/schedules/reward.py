@@ -26,12 +26,13 @@ from agentrl.monitor.log import ProcessLog
 from agentrl.staleness import refresh_due
 from agentrl.store.contract import Claim, RunSpec, StepCommit, StepResult
 from agentrl.store.memory import MemoryStore
+from agentrl.trainer.channel import Channel
 from agentrl.trainer.console import Console
 from agentrl.trainer.loop import TrainerLoop
 from agentrl.trainer.megatron.microbatch import Row
 from agentrl.trainer.megatron.model import OptimizerSettings, TrainedModel
 from agentrl.trainer.publish import Publisher
-from agentrl.trainer.team import Channel, Team
+from agentrl.trainer.team import Team
 from agentrl.types import EpisodeEnd, FinishReason, Lineage, Opened, Outcome, Reward, Sampling, Segment, Task, Termination
 from benchmarks.schedules.refresh import EVERY
 from benchmarks.trainer import layout_rank

@@ -17,12 +17,13 @@ from agentrl.config.run import RunConfig
 from agentrl.monitor.log import ProcessLog
 from agentrl.store.contract import Claim, RunSpec
 from agentrl.store.memory import MemoryStore
+from agentrl.trainer.channel import Channel
 from agentrl.trainer.console import Console
 from agentrl.trainer.loop import TrainerLoop
 from agentrl.trainer.megatron.microbatch import Row
 from agentrl.trainer.megatron.model import TrainedModel
 from agentrl.trainer.publish import Publisher
-from agentrl.trainer.team import Channel, Team
+from agentrl.trainer.team import Team
 from agentrl.types import EpisodeEnd, FinishReason, Lineage, Opened, Outcome, Reward, Sampling, Segment, Task, Termination
 
 LINEAGE = Lineage("tiny", "tok", "tmpl", "local", "1", "float32", Sampling(), environment="toy", environment_version="1")

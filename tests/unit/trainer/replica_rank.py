@@ -16,8 +16,8 @@ import torch.distributed as dist
 from agentrl.config.layout import LayoutSettings
 from agentrl.config.load import resolve
 from agentrl.trainer.batch import build_batch
+from agentrl.trainer.channel import Channel
 from agentrl.trainer.megatron.build import join_world
-from agentrl.trainer.team import Channel
 from agentrl.trainer.update import train_on
 from tests.unit.trainer.trainer_samples import random_trajectory, reference_model, trained
 

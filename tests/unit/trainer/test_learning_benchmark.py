@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from agentrl.trainer import batch as batches
 from agentrl.trainer import credit
 from agentrl.trainer.credit import Values, assign_credit
 from benchmarks.learning import __main__ as learning
-from benchmarks.learning import controls
+from benchmarks.learning import controls, running
 from benchmarks.learning.cells import EXPERIMENTS
 from benchmarks.learning.outcome import STRETCHES, stretches
 from benchmarks.learning.running import CellFailed
@@ -132,3 +133,13 @@ def test_control__starts_the_trainer_and_nothing_else_through_itself(tmp_path: P
     assert command["trainer"] == ["-m", "benchmarks.learning.controls", "hard_cut", "trainer", "--run", "r"]
     assert command["rollout-0"][:2] == ["-m", "agentrl.cli.main"]
     assert spawned[0].command[0] == sys.executable
+
+
+def test_watch__sees_memory_below_the_process_and_returns_when_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(running, "SAMPLE_S", 0.1)
+    holding = "import os, time; held = bytearray(os.urandom(1 << 20) * 48); time.sleep(1)"
+    code = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {holding!r}], check=True)"
+    process = subprocess.Popen([sys.executable, "-c", code])
+    peak = running._watch(process)
+    assert process.returncode == 0
+    assert peak > 48 * 2**20

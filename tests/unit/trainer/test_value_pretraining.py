@@ -18,11 +18,11 @@ from agentrl.model.config import ModelConfig
 from agentrl.model.model_dir import ModelDir
 from agentrl.model.weight_files import write_weights
 from agentrl.trainer.batch import Batch
+from agentrl.trainer.channel import Channel
 from agentrl.trainer.megatron.build import join_world
 from agentrl.trainer.megatron.model import TrainedModel
 from agentrl.trainer.models import build_critic
 from agentrl.trainer.pretrain_main import Pretraining, pretrain_critic
-from agentrl.trainer.team import Channel
 from agentrl.trainer.value_pretraining import (
     Graded,
     Progress,
