@@ -25,18 +25,18 @@ def strictly_inside(log_ratio: Tensor, *, low: float, high: float) -> Tensor:
     """low < ratio < high, strictly; bool.
 
     Both bounds are rounded to the dtype of the log-ratio: a ratio would round the edge either way. Bounds are given as written
-    (0.2, not 1 - 0.8, which is 0.19999999999999996 in binary).
+    (0.2, not 1 - 0.8, which is 0.19999999999999996 in binary). NaN counts as inside: a mask must not hide it.
     """
     difference = log_ratio.detach()
     log_low, log_high = _log_bounds(difference, low, high)
-    return (difference > log_low) & (difference < log_high)
+    return ~((difference <= log_low) | (difference >= log_high))
 
 
 def inside(log_ratio: Tensor, *, low: float, high: float) -> Tensor:
-    """low <= ratio <= high, bounds included (IcePop); bool."""
+    """low <= ratio <= high, bounds included (IcePop); bool. NaN counts as inside."""
     difference = log_ratio.detach()
     log_low, log_high = _log_bounds(difference, low, high)
-    return (difference >= log_low) & (difference <= log_high)
+    return ~((difference < log_low) | (difference > log_high))
 
 
 def capped_weight(log_ratio: Tensor, *, cap: float | None) -> Tensor:

@@ -170,6 +170,16 @@ class AlgorithmConfig(Section):
                 )
         if self.gate_low >= self.gate_high:
             raise ValueError(f"algorithm.gate_low ({self.gate_low:g}) must be below gate_high ({self.gate_high:g})")
+        if self.sequence_gate in ("product", "geometric") and not self.gate_low < 1 < self.gate_high:
+            raise ValueError(
+                f"algorithm.gate_low ({self.gate_low:g}) and gate_high ({self.gate_high:g}) must have 1 between them: "
+                "on the sampler's own weights every ratio is 1"
+            )
+        if self.overlong_limit is not None and self.overlong_cache > self.overlong_limit:
+            raise ValueError(
+                f"algorithm.overlong_cache ({self.overlong_cache}) must not be above algorithm.overlong_limit "
+                f"({self.overlong_limit}): the shortest trajectory would be fined"
+            )
         own, default = self.options(), option_defaults()
         complaints = [why for option, why in unread_options(own).items() if own[option] != default[option]]
         if complaints:

@@ -27,6 +27,8 @@ from agentrl.errors import UsageError
 OPTIONS = "environment_options."
 """Prefix of settings that the environment itself declares and checks."""
 _RATIO_BOUNDS = ("algorithm.ratio_low", "algorithm.ratio_high")
+_SIZES = ("hidden", "layers", "heads", "kv_heads", "ffn", "max_context")
+"""Settings of `agentrl.config.run.ModelSettings` that a model which is given brings itself."""
 
 
 @dataclass(frozen=True)
@@ -75,12 +77,16 @@ def resolve(
     if not environment:
         raise UsageError("No environment given: use --env NAME, for example --env code_agent.")
     layers: list[tuple[str, Mapping[str, Any]]] = [(f"preset {preset}", PRESETS[preset].values)]
+    model = from_flags.get("model.path") or from_file.get("model.path")
     loss = {**PRESETS[preset].values, **from_file, **from_flags}.get("algorithm.loss")
     brought = {k: v for k, v in defaults_of(environment).items() if loss == "dis" or k not in _RATIO_BOUNDS}
     if PRESETS[preset].values.get("staleness.eta") == 0:
         brought.pop("staleness.eta", None)
+    if model:
+        brought = {k: v for k, v in brought.items() if not _of_small_model(k)}
+        _refuse_small_model(model, (f"file {file}", from_file), ("flag", from_flags))
     layers.append((f"environment {environment}", brought))
-    if not (from_flags.get("model.path") or from_file.get("model.path")):
+    if not model:
         layers.append((f"overlay tiny: {TINY_REASON}", PRESETS[preset].tiny))
     layers += _lag_of_schedule([*(layer for _, layer in layers), from_file, from_flags])
     layers += [(f"file {file}", from_file), ("flag", from_flags)]
@@ -91,11 +97,34 @@ def resolve(
             _check_key(key, origin)
             _set(values, key, value)
             origins[key] = origin
-    if "staleness.eta" in {**from_file, **from_flags} and origins.get("staleness.lag", "").startswith(("overlay", "schedule")):
+    if _eta_decides(from_file, from_flags) and origins.pop("staleness.lag", None) is not None:
         _set(values, "staleness.lag", None)
-        del origins["staleness.lag"]
     _drop_unread(values, origins, {*from_file, *from_flags})
     return Resolved(_validate(values, origins), origins)
+
+
+def _of_small_model(key: str) -> bool:
+    section, _, name = key.partition(".")
+    return section == "warm_start" or (section == "model" and name in _SIZES)
+
+
+def _refuse_small_model(path: object, *layers: tuple[str, Mapping[str, Any]]) -> None:
+    """`UsageError` for settings of the model that is built here, while another one is given."""
+    for origin, layer in layers:
+        if unread := [key for key in layer if _of_small_model(key)]:
+            raise UsageError(
+                f"Setting {', '.join(unread)} is for the small model that is built where none is given, but model.path is "
+                f"{path} ({origin}): leave one of them out."
+            )
+
+
+def _eta_decides(*layers: Mapping[str, Any]) -> bool:
+    """Whether the bound of the last layer that the user gave one in is an eta. `UsageError` for a layer that has two."""
+    last = next((layer for layer in reversed(layers) if layer.keys() & {"staleness.eta", "staleness.lag"}), {})
+    eta, lag = last.get("staleness.eta"), last.get("staleness.lag")
+    if eta is not None and lag is not None:
+        raise UsageError(f"staleness.eta ({eta}) and staleness.lag ({lag}) both set the lag bound: keep one.")
+    return eta is not None
 
 
 def _lag_of_schedule(layers: Sequence[Mapping[str, Any]]) -> list[tuple[str, Mapping[str, Any]]]:
@@ -221,8 +250,12 @@ def _parse_overrides(overrides: Sequence[str]) -> dict[str, Any]:
         key, separator, text = item.removeprefix("--").partition("=")
         if not separator:
             raise UsageError(f"'{item}' is not a setting: write KEY=VALUE, for example trainer.steps=50.")
-        parsed[key] = _value(text)
+        parsed[key] = text if text in _CHOICES.get(key, ()) else _value(text)
     return parsed
+
+
+_CHOICES = {f"algorithm.{name}": choices for name, choices in option_choices().items()}
+"""Some have a choice that is called none."""
 
 
 def _value(text: str) -> Any:

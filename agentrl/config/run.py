@@ -315,6 +315,8 @@ class RunConfig(Section):
         self.pace  # noqa: B018  refuses what contradicts the schedule
         if (self.trainer.long_tokens is None) != (self.trainer.long_share is None):
             raise ValueError("trainer.long_tokens and trainer.long_share belong together: set both or neither")
+        if self.trainer.long_share is None and self.trainer.long_wait_s != TrainerSettings().long_wait_s:
+            raise ValueError("trainer.long_wait_s is not read without trainer.long_share: set both or neither")
         if self.staleness.group_deadline_s is not None and group == 1:
             raise ValueError("staleness.group_deadline_s needs groups: algorithm.group_size is 1")
         self._check_surplus(group)

@@ -54,7 +54,8 @@ def policy_metrics(
         "truncated_share": _mean([t.termination.is_truncated() for t in batch.trajectories]),
     }
     metrics |= _divergence(logp, old, mask) | _masked(logp - old, advantages, mask, kept)
-    logs = [(new - t.logp_rollout)[t.loss_mask].double().sum() for new, t in zip(logprobs, batch.trajectories, strict=True)]
+    parts = [part[own > 0].double() for part, own in zip((logp - old).split(_lengths(batch)), columns["weight"], strict=True)]
+    logs = [part.sum() for part in parts if len(part)]
     metrics["ess_sequence"] = effective_sample_size(torch.stack(logs)) if logs else None
     if "gate" in whole:
         metrics["gated_fraction"] = masked_mean((whole["gate"] == 0).float(), mask).value
@@ -132,6 +133,10 @@ def critic_metrics(
         spread = float(torch.cat(first.advantages).double().std(correction=0))
         metrics["adv_shrink"] = float(second.std(correction=0)) / spread if spread else None
     return _present(metrics)
+
+
+def _lengths(batch: Batch) -> list[int]:
+    return [t.n_actions for t in batch.trajectories]
 
 
 def _mean(numbers: Sequence[float]) -> float | None:

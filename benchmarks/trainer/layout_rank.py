@@ -19,6 +19,7 @@ from torch import Tensor
 
 from agentrl.config.layout import LayoutSettings
 from agentrl.model.config import ARCHITECTURES, ModelConfig
+from agentrl.trainer.gradients import GradientMemory
 from agentrl.trainer.megatron.mapping import export_gradients
 from agentrl.trainer.megatron.microbatch import Row
 from agentrl.trainer.megatron.model import NonFiniteStep, OptimizerSettings, Step, TrainedModel
@@ -117,13 +118,15 @@ def step_on(model: TrainedModel, lengths: list[int], seed: int, parts: tuple[int
 
 
 def train(case: Case) -> dict[str, Any]:
-    """Losses, gradient norms, outputs, first gradients and last weights; and whether a NaN stopped the step on this rank."""
+    """Losses, norms and cosines of gradients, outputs, first gradients, last weights; whether a NaN stopped the step here."""
     model = model_of(case)
-    result: dict[str, Any] = {"loss": [], "grad_norm": [], "outputs": {}}
+    result: dict[str, Any] = {"loss": [], "grad_norm": [], "outputs": {}, "cosine": []}
+    memory = GradientMemory()
     for number in range(STEPS):
         step = step_on(model, BATCHES["uneven"], number)
         result["loss"].append(step.loss)
         result["grad_norm"].append(step.grad_norm)
+        result["cosine"].append(memory.compare(model).get("gradient_cosine", 0.0))
         if number == 0:
             # The distributed optimizer leaves whole gradients nowhere.
             result["gradients"] = {} if model.layout.distributed_optimizer else _gradients(model)

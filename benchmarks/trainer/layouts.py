@@ -14,9 +14,13 @@ from torch import Tensor
 from benchmarks.trainer.layout_rank import BATCHES, STEPS, Case, model_of, step_on, train
 from benchmarks.trainer.ranks import run_ranks
 
-TOLERANCES: Mapping[str, float] = {"loss": 5e-6, "grad_norm": 2e-5, "outputs": 1e-5, "gradients": 2e-6, "weights": 1e-4}
+TOLERANCES: Mapping[str, float] = {
+    "loss": 5e-6, "grad_norm": 2e-5, "cosine": 1e-4, "outputs": 1e-5, "gradients": 2e-6, "weights": 1e-4,
+}  # fmt: skip
 """Largest absolute difference in fp32. Adam turns differences of gradients near 0 into larger ones of weights."""
-BF16_TOLERANCES: Mapping[str, float] = {"loss": 2e-2, "grad_norm": 0.1, "outputs": 0.2, "gradients": 3e-3, "weights": 3e-2}
+BF16_TOLERANCES: Mapping[str, float] = {
+    "loss": 2e-2, "grad_norm": 0.1, "cosine": 0.05, "outputs": 0.2, "gradients": 3e-3, "weights": 3e-2,
+}  # fmt: skip
 """bf16 keeps 8 bits, and partial sums of other layouts are rounded elsewhere."""
 
 

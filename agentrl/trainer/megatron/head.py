@@ -72,11 +72,14 @@ class ValueHead(torch.nn.Linear):
     def forward(  # type: ignore[override]
         self, hidden: Tensor, weight: Tensor | None = None, runtime_gather_output: bool | None = None
     ) -> tuple[Tensor, None]:
-        """hidden [s, b, h] -> ([M, 1] float32, no bias): the call signature of megatron's output layer."""
+        """hidden [s, b, h] -> ([M, 1] float32, no bias): the call signature of megatron's output layer.
+
+        The product itself is float32: bf16 would round values near 1 to steps of 0.004, which advantages are made of.
+        """
         if self.sequence_parallel:
             # Every rank computes the same values from all tokens, so the gradient is split again, not summed.
             hidden = gather_from_sequence_parallel_region(hidden, tensor_parallel_output_grad=False)
-        return super().forward(hidden.flatten(0, 1)[self.micro.source]).float(), None
+        return F.linear(hidden.flatten(0, 1)[self.micro.source].float(), self.weight.float(), self.bias.float()), None
 
     def sharded_state_dict(self, prefix: str = "", sharded_offsets: Any = (), metadata: Any = None) -> dict[str, Any]:
         """For megatron's checkpoints: both tensors are whole on every rank."""

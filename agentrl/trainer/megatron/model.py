@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from megatron.core import parallel_state
 from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig, finalize_model_grads
 from megatron.core.models.gpt.gpt_model import GPTModel
@@ -185,6 +186,14 @@ class TrainedModel:
                 group["weight_decay"] = self._optimizer.config.weight_decay * group["wd_mult"]
             self._optimizer.step_with_ready_grads()
         return Step(loss=total, grad_norm=grad_norm, outputs=outputs)
+
+    def gradient_shares(self) -> list[tuple[list[Tensor], dist.ProcessGroup | None]]:
+        """Copies of what this rank holds of the last step's gradient, clipped, and the ranks (None: all) whose shares together
+        hold each of its elements once."""
+        return [
+            ([own.detach().clone() for own in part.get_main_grads_for_grad_norm()], part.get_grad_stats_parallel_group())
+            for part in getattr(self._optimizer, "chained_optimizers", [self._optimizer])
+        ]
 
     def export(self) -> Iterator[tuple[str, Tensor]]:
         """(Hugging Face name, copy of the whole tensor) of every weight; all ranks must take every item."""

@@ -35,10 +35,26 @@ def test_capped_token__has_no_gradient() -> None:
     assert float(logp.grad[1]) != 0.0
 
 
+@pytest.mark.parametrize("estimator", ["k2", "k3"])
+def test_token_that_the_policy_has_given_up__finite_with_a_finite_gradient(estimator: str) -> None:
+    logp = torch.tensor([-300.0, -torch.inf, -1.0], requires_grad=True)
+    own = kl_per_token(logp, torch.tensor([-1.0, -1.0, -1.5]), estimator, cap=10.0)  # type: ignore[arg-type]
+    own.sum().backward()
+    assert own.detach().tolist()[:2] == [10.0, 10.0]
+    assert logp.grad is not None
+    assert logp.grad.tolist()[:2] == [0.0, 0.0]
+    assert float(logp.grad[2]) != 0.0
+
+
 def test_ziegler_controller__matches() -> None:
     given, expected = vector("adaptive_kl_ziegler")
     own = [ziegler_coefficient(b, kl=kl, target=target, n=n, horizon=h) for b, kl, target, n, h in given["cases"]]
     assert close(own, expected["beta"])
+
+
+def test_ziegler_controller__a_step_longer_than_the_horizon_keeps_the_sign() -> None:
+    assert close(ziegler_coefficient(0.1, kl=0.0, target=0.02, n=640, horizon=10), 0.08)
+    assert close(ziegler_coefficient(0.1, kl=9.0, target=0.02, n=640, horizon=10), 0.12)
 
 
 @pytest.mark.parametrize(

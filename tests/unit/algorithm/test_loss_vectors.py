@@ -281,6 +281,23 @@ def test_impossible_token_in_a_weighted_loss__has_no_gradient_and_nan_is_not_hid
     assert bool(spoilt.per_token.isnan())
 
 
+def test_nan__is_hidden_by_no_mask() -> None:
+    logp, one = torch.tensor([-1.0, torch.nan]), torch.tensor([-1.0, -1.0])
+    losses = [
+        dis_loss(logp, logp_rollout=one, advantages=torch.ones(2), low=0.2, high=4.0),
+        decoupled_ppo_loss(
+            logp,
+            logp_proximal=logp,
+            weight=masked_weight(logp - one, low=0.5, high=2.0),
+            advantages=torch.ones(2),
+            low=0.8,
+            high=1.2,
+        ),
+    ]
+    assert all(loss.per_token.isnan().tolist() == [False, True] for loss in losses)
+    assert inside(torch.tensor([torch.nan]), low=0.5, high=2.0).all()
+
+
 def test_value_loss_on_reference_values__half_squared_error() -> None:
     given, expected = vector("value_loss")
     per_token = value_loss(tensor(given["values"]), tensor(given["returns"]))

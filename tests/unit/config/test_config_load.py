@@ -94,6 +94,13 @@ def test_eta_given__replaces_the_overlays_lag() -> None:
         ({"overrides": ["algorithm.ratio_low=0"]}, "ratio_low above 0"),
         ({"overrides": ["algorithm.drop_uniform_groups=true"]}, "group_size is 1"),
         ({"overrides": ["algorithm.overlong_cache=3"]}, "without algorithm.overlong_limit"),
+        ({"overrides": ["algorithm.overlong_limit=10", "algorithm.overlong_cache=20"]}, "the shortest trajectory would be"),
+        ({"overrides": ["algorithm.sequence_gate=product", "algorithm.gate_high=0.5"]}, "must have 1 between them"),
+        ({"overrides": ["algorithm.sequence_gate=geometric", "algorithm.gate_low=1.5"]}, "must have 1 between them"),
+        ({"overrides": ["trainer.long_wait_s=5"]}, "not read without trainer.long_share"),
+        ({"overrides": ["staleness.eta=0.3", "staleness.lag=5"]}, "staleness.eta (0.3) and staleness.lag (5)"),
+        ({"flags": {"model.path": "mine"}, "overrides": ["warm_start.steps=3"]}, "but model.path is mine (flag)"),
+        ({"overrides": ["model.path=mine", "model.layers=3", "model.ffn=64"]}, "Setting model.layers, model.ffn is for the"),
         ({"environment": None}, "--env"),
         ({"flags": {"staleness.lag": 0}, "overrides": ["staleness.lag=5"]}, "given twice"),
         ({"flags": {"seed": 1}, "overrides": ["seed=2"]}, "given twice"),
@@ -198,6 +205,27 @@ def test_defaults_of_the_environment__are_between_preset_and_overlay() -> None:
     large = resolved(defaults_of=lambda name: brought, flags={"model.path": "/some/model"})
     assert (large.config.staleness.bound, large.config.trainer.batch) == (5, 32)
     assert resolved(defaults_of=lambda name: brought, overrides=["staleness.eta=0.2"]).config.staleness.bound == 2
+
+
+def test_choice_called_none__can_be_given() -> None:
+    given = resolved(overrides=["algorithm.normalise=none", "algorithm.sequence_gate=none", "algorithm.td_window=none"])
+    assert (given.config.algorithm.normalise, given.config.algorithm.td_window) == ("none", None)
+
+
+def test_lag_and_eta__the_later_of_file_and_flags_decides(tmp_path: Path) -> None:
+    file = tmp_path / "run.toml"
+    file.write_text("[staleness]\nlag = 3\n")
+    assert resolved(file=file).config.staleness.bound == 3
+    assert resolved(file=file, overrides=["staleness.eta=0.5"]).config.staleness.bound == 8
+    file.write_text("[staleness]\neta = 0.5\n")
+    assert resolved(file=file, overrides=["staleness.lag=3"]).config.staleness.bound == 3
+
+
+def test_model_given__what_an_environment_brings_for_the_small_one_is_left_out() -> None:
+    brought = {"model.max_context": 256, "warm_start.steps": 9, "trainer.batch": 32}
+    given = resolved(defaults_of=lambda name: brought, flags={"model.path": "mine"})
+    assert set(given.origins) & set(brought) == {"trainer.batch"}
+    assert resolved(defaults_of=lambda name: brought).config.warm_start.steps == 9
 
 
 def test_unknown_default_of_an_environment__is_refused_with_its_origin() -> None:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from trainer_samples import reference_model, sample_rows, trained
 
+from agentrl.config.layout import LayoutSettings
 from agentrl.errors import WeightsCorrupt
 from agentrl.trainer.megatron.microbatch import Row
 from agentrl.trainer.megatron.model import NonFiniteStep, OptimizerSettings, TrainedModel
@@ -102,6 +103,15 @@ def test_critic_before_training__value_is_zero_everywhere() -> None:
     outputs = model.forward(rows)
     assert [len(o["value"]) for o in outputs] == LENGTHS
     assert all(not o["value"].any() for o in outputs)
+
+
+def test_value_of_a_bf16_critic__is_not_rounded_to_bf16() -> None:
+    head = {"value_head.weight": torch.full((1, 32), 1e-3), "value_head.bias": torch.tensor([0.9])}
+    model = trained(reference_model(), "critic", layout=LayoutSettings(precision="bf16"))
+    model.load((weights(trained(reference_model(), "critic")) | head).items())
+    value = model.forward(sample_rows([40]))[0]["value"]
+    assert value.dtype == torch.float32
+    assert (value != value.bfloat16().float()).float().mean() > 0.9
 
 
 def test_critic_export_loaded_into_another__same_values() -> None:
