@@ -249,6 +249,8 @@ class TrainerSettings(Section):
     """Longest wait for long trajectories before short ones take their places."""
     checkpoint_every: int | None = Field(None, ge=1, le=MOST)
     """Steps between checkpoints; None: chosen after the first one, so that saving takes less than 5 % of the run."""
+    keep_checkpoints: int = Field(2, ge=1, le=MOST)
+    """Newest checkpoints that are kept; the others are removed. A resume takes the newest that is whole."""
     max_shard_gb: float = Field(5.0, gt=0)
     """Largest safetensors file of published weights, in 10^9 bytes; a larger model is split, with an index."""
     weights_gb: float = Field(50.0, ge=0, le=1e6)

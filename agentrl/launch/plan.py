@@ -291,10 +291,11 @@ def _layout(layout: LayoutSettings) -> str:
 
 
 def _checkpoint_line(config: RunConfig) -> str:
-    every = config.trainer.checkpoint_every
+    every, keep = config.trainer.checkpoint_every, config.trainer.keep_checkpoints
+    kept = f"the newest {keep} are kept" if keep > 1 else "the newest is kept"
     if every is None:
-        return "as often as keeps saving under 5 % of the run, written while training goes on; the first one is timed"
-    return f"every {every} steps: a crash repeats at most that many"
+        return f"as often as keeps saving under 5 % of the run, written while training goes on; the first one is timed; {kept}"
+    return f"every {every} steps: a crash repeats at most that many; {kept}"
 
 
 def _device() -> str:

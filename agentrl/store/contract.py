@@ -413,7 +413,7 @@ class TrajectoryStore(Protocol):
 
     def needed_weights(self, run: int, keep: int) -> set[str]:
         """Uris of weights that somebody may still load: the ``keep`` newest published versions, those that living engines hold,
-        the first one, those of checkpoints on the live history and of evaluations that are not finished."""
+        the first one, those of checkpoints that a resume may take and of evaluations that are not finished."""
         ...
 
     def retire_weights(self, run: int, fence: int, *, keep: int, uris: Sequence[str]) -> set[str]:
@@ -435,7 +435,7 @@ class TrajectoryStore(Protocol):
 
     # trainer ----------------------------------------------------------------------------------------------------------
     def checkpoints(self, run: int) -> Sequence[Checkpoint]:
-        """Checkpoints whose step lies on the live branch history, newest first."""
+        """Checkpoints whose step lies on the live branch history and whose files were not removed, newest first."""
         ...
 
     def start_trainer(self, run: int, *, owner: str, lease_s: float, checkpoint: int | None) -> TrainerStart:
@@ -475,6 +475,11 @@ class TrajectoryStore(Protocol):
     def add_checkpoint(
         self, run: int, fence: int, *, step: int, updates: int, version: int, uri: str, checksum: str
     ) -> Checkpoint: ...
+
+    def retire_checkpoints(self, run: int, fence: int, *, keep: int, folder: str) -> set[str]:
+        """Mark all but the ``keep`` newest checkpoints on the live history as removed; returns the uris of those that stay,
+        with those that other runs have below ``folder``."""
+        ...
 
     def stage_version(
         self, run: int, fence: int, *, parent: int | None, updates: int, uri: str, checksum: str

@@ -203,6 +203,7 @@ class Run:
     """Uris of weights whose files are gone."""
     checkpoints: list[Checkpoint] = field(default_factory=list)
     abandoned_checkpoints: set[int] = field(default_factory=set)
+    removed_checkpoints: set[int] = field(default_factory=set)
     evaluations: list[Evaluation] = field(default_factory=list)
     episodes: dict[UUID, Episode] = field(default_factory=dict)
     imported: dict[UUID, Episode] = field(default_factory=dict)

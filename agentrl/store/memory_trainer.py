@@ -30,7 +30,7 @@ class MemoryTrainer(MemoryWeights):
     def checkpoints(self, run: int) -> Sequence[Checkpoint]:
         with self._lock:
             r = self._run(run)
-            live = [c for c in r.checkpoints if c.id not in r.abandoned_checkpoints]
+            live = [c for c in r.checkpoints if c.id not in r.abandoned_checkpoints | r.removed_checkpoints]
             return sorted(live, key=lambda c: (c.step, c.id), reverse=True)
 
     def start_trainer(self, run: int, *, owner: str, lease_s: float, checkpoint: int | None) -> TrainerStart:
@@ -60,7 +60,7 @@ class MemoryTrainer(MemoryWeights):
             return (roots[0] if roots else None), StepResult(0, 0)
         found = next((c for c in self.checkpoints(r.id) if c.id == checkpoint), None)
         if found is None:
-            raise UsageError(f"checkpoint {checkpoint} is not on the live history of run {r.spec.name!r}")
+            raise UsageError(f"checkpoint {checkpoint} is not on the live history of run {r.spec.name!r}, or was removed")
         return r.version(found.version), StepResult(found.step, found.updates)
 
     def _abandon(self, r: Run, keep: int) -> list[Item]:
@@ -230,3 +230,12 @@ class MemoryTrainer(MemoryWeights):
             r.version(version)
             r.checkpoints.append(Checkpoint(next(self._numbers), r.branch, step, updates, version, uri, checksum))
             return r.checkpoints[-1]
+
+    def retire_checkpoints(self, run: int, fence: int, *, keep: int, folder: str) -> set[str]:
+        with self._lock:
+            r = self._trainer(run, fence)
+            stay = {c.id for c in self.checkpoints(run)[:keep]}
+            r.removed_checkpoints |= {c.id for c in r.checkpoints} - stay
+            others = [c for other in self._runs.values() for c in other.checkpoints if c.id not in other.removed_checkpoints]
+            own = {c.uri for c in r.checkpoints if c.id in stay}
+            return own | {c.uri for c in others if c.uri.startswith(folder)}

@@ -94,7 +94,7 @@ class MemoryWeights(MemoryRows):
             first = published[-keep] if len(published) >= keep else 0
             roots = [v.version for v in r.versions if v.updates == 0 and v.status != "failed"]
             held = {load.version for load in self._alive(r)}
-            checkpoints = {c.version for c in r.checkpoints if c.id not in r.abandoned_checkpoints}
+            checkpoints = {c.version for c in r.checkpoints if c.id not in r.abandoned_checkpoints | r.removed_checkpoints}
             open_ = {e.version for i, e in enumerate(r.evaluations) if not self._progress(r, i).finished}
             needed = held | checkpoints | open_ | set(roots[:1])
             return {v.uri for v in r.versions if (v.version >= first or v.version in needed) and v.uri not in r.removed}

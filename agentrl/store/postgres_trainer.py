@@ -23,7 +23,9 @@ class PostgresTrainer(PostgresRuns, PostgresReading):
 
     def checkpoints(self, run: int) -> Sequence[Checkpoint]:
         found = self.rows(
-            f"{_CHECKPOINT} agentrl.checkpoint where run = %s and abandoned_by is null order by step desc, id desc", (run,)
+            f"{_CHECKPOINT} agentrl.checkpoint where run = %s and abandoned_by is null and removed_at is null"
+            " order by step desc, id desc",
+            (run,),
         )
         return [Checkpoint(*row) for row in found]
 
@@ -113,3 +115,7 @@ class PostgresTrainer(PostgresRuns, PostgresReading):
             (run, fence, step, updates, version, uri, checksum),
         )
         return Checkpoint(*row)
+
+    def retire_checkpoints(self, run: int, fence: int, *, keep: int, folder: str) -> set[str]:
+        found = self.rows("select agentrl.retire_checkpoints_v1(%s, %s, %s, %s)", (run, fence, keep, folder))
+        return {uri for (uri,) in found}

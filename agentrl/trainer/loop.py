@@ -36,6 +36,7 @@ from agentrl.trainer.credit import left_out
 from agentrl.trainer.gate import check_batch
 from agentrl.trainer.lagging import LaggingEngines
 from agentrl.trainer.lags import TokenLags
+from agentrl.trainer.old_checkpoints import remove_old_checkpoints
 from agentrl.trainer.publish import Publisher
 from agentrl.trainer.rounds import check_pinned, round_metrics
 from agentrl.trainer.stale_tokens import mask_stale, masked_in
@@ -279,6 +280,8 @@ class TrainerLoop:
         self.store.add_checkpoint(
             self.run.id, self.start.fence, step=step, updates=updates, version=version, uri=uri, checksum=checksum
         )
+        keep, folder = self.config.trainer.keep_checkpoints, saving.folder.parent
+        remove_old_checkpoints(self.store, self.run.id, self.start.fence, folder, keep=keep)
         self._choose_interval(saving.seconds)
 
     def _choose_interval(self, saving_s: float) -> None:

@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import FrameType
 from uuid import UUID, uuid4
@@ -137,11 +137,12 @@ def _start(
 
     A holder that died leaves a lease of ``lease_s`` at most; one that holds it for longer lives: `Fenced`.
     """
+    whole = _Whole(console)
     owner = f"{socket.gethostname()}:{os.getpid()}:{uuid4().hex[:8]}"
     deadline = time.monotonic() + lease_s * PATIENCE
     said = False
     while True:
-        checkpoint = next((c for c in store.checkpoints(run.id) if verify_checkpoint(c)), None)
+        checkpoint = next(filter(whole, store.checkpoints(run.id)), None)
         try:
             start = store.start_trainer(run.id, owner=owner, lease_s=lease_s, checkpoint=checkpoint.id if checkpoint else None)
         except Fenced as error:
@@ -152,6 +153,23 @@ def _start(
                 raise
         else:
             return start, checkpoint
+
+
+@dataclass
+class _Whole:
+    """Whether a checkpoint is whole: each is read once, and one that is not is told."""
+
+    console: Console
+    _known: dict[int, bool] = field(default_factory=dict)
+
+    def __call__(self, checkpoint: Checkpoint) -> bool:
+        if checkpoint.id not in self._known:
+            self._known[checkpoint.id] = verify_checkpoint(checkpoint)
+            if not self._known[checkpoint.id]:
+                self.console.say(
+                    f"the checkpoint of step {checkpoint.step} is passed over: files in {checkpoint.uri} are missing or changed"
+                )
+        return self._known[checkpoint.id]
 
 
 def _build_loop(

@@ -14,7 +14,7 @@ import pytest
 
 from agentrl.errors import Fenced
 from agentrl.monitor.log import ProcessLog
-from agentrl.store.contract import RunRow, RunSpec
+from agentrl.store.contract import Checkpoint, RunRow, RunSpec, StepCommit
 from agentrl.store.memory import MemoryStore
 from agentrl.trainer import main as trainer
 from agentrl.trainer import team
@@ -94,6 +94,28 @@ def test_start_beside_a_living_trainer__fenced(case: Case) -> None:
     finally:
         ended.set()
         thread.join()
+
+
+def test_damaged_checkpoint__is_told_once_and_the_one_before_it_is_taken(
+    case: Case, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fence = case.start().fence
+    claim = case.store.claim(case.run.id, fence, n_min=1, n_max=1, lease_s=60)
+    consumed = [(item.item, item.token) for item in claim.items]
+    case.store.commit_step(case.run.id, fence, StepCommit(1, False, 0, "h", {}, {}, consumed=consumed))
+    for uri in ("older", "newer"):
+        case.store.add_checkpoint(case.run.id, fence, step=1, updates=0, version=0, uri=uri, checksum="c")
+    looked: list[str] = []
+
+    def verify(checkpoint: Checkpoint) -> bool:
+        looked.append(checkpoint.uri)
+        return checkpoint.uri == "older"
+
+    monkeypatch.setattr(trainer, "verify_checkpoint", verify)
+    start, chosen = trainer._start(case.store, case.run, LEASE_S, Console(1), case.stop)
+    assert (start.step, chosen.uri if chosen else None) == (1, "older")
+    assert looked == ["newer", "older"], "while it waited for the lease, too"
+    assert capsys.readouterr().out.count("the checkpoint of step 1 is passed over: files in newer are missing or changed") == 1
 
 
 def test_start_while_stopping__does_not_wait(case: Case) -> None:

@@ -39,6 +39,7 @@ alter table agentrl.live add column parked_at timestamptz;
 alter table agentrl.segment add column compacted json;
 alter table agentrl.trajectory add column parent_seg bigint, add column root uuid, add column payload json;
 alter table agentrl.policy_version add column bytes bigint, add column phases jsonb, add column removed_at timestamptz;
+alter table agentrl.checkpoint add column removed_at timestamptz;
 alter table agentrl.engine_version
   add column outcome text not null default 'loaded' check (outcome in ('loaded', 'failed')),
   add column attempt bigint not null default 1,

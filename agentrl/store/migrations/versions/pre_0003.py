@@ -76,6 +76,7 @@ def upgrade() -> None:
         "alter table agentrl.policy_version add column if not exists bytes bigint, add column if not exists phases jsonb,"
         " add column if not exists removed_at timestamptz"
     )
+    op.execute("alter table agentrl.checkpoint add column if not exists removed_at timestamptz")
     op.execute(_LOADS)
     op.execute(
         "alter table agentrl.segment add column if not exists unit_starts bytea check (octet_length(unit_starts) = n_act)"

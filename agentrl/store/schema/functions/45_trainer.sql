@@ -96,9 +96,10 @@ begin
       r.trainer_owner, r.name, greatest(r.trainer_lease_until, agentrl.server_started_v1() + r.trainer_lease)::timestamptz(0)));
   end if;
   if checkpoint_ is not null then
-    select * into c from agentrl.checkpoint k where k.id = checkpoint_ and k.run = run_ and k.abandoned_by is null;
+    select * into c from agentrl.checkpoint k
+    where k.id = checkpoint_ and k.run = run_ and k.abandoned_by is null and k.removed_at is null;
     if not found then
-      perform agentrl.fail_v1('AR009', format('checkpoint %s is not on the live history of run "%s"', checkpoint_, r.name));
+      perform agentrl.fail_v1('AR009', format('checkpoint %s is not on the live history of run "%s", or was removed', checkpoint_, r.name));
     end if;
     -- The weights of the version, not the checkpoint's own file: engines load the one, trainers the other.
     select * into base from agentrl.policy_version v where v.run = run_ and v.version = c.version;

@@ -121,7 +121,7 @@ begin
 end $$;
 
 -- Where the weights lie that somebody may still load: the newest keep_ published versions and all between and after them, what living
--- engines hold, the first ones, those of checkpoints on the live history and of unfinished evaluations.
+-- engines hold, the first ones, those of kept checkpoints on the live history and of unfinished evaluations.
 create or replace function agentrl.needed_weights_v1(run_ bigint, keep_ bigint) returns setof text language sql stable as $$
   select v.uri from agentrl.policy_version v
   where v.run = run_ and v.removed_at is null and (
@@ -129,7 +129,7 @@ create or replace function agentrl.needed_weights_v1(run_ bigint, keep_ bigint) 
                            order by n.version desc offset keep_ - 1 limit 1), 0)
     or v.version = (select min(n.version) from agentrl.policy_version n where n.run = run_ and n.updates = 0 and n.status <> 'failed')
     or v.version in (select e.version from agentrl.engines_alive_v1(run_) e)
-    or v.version in (select c.version from agentrl.checkpoint c where c.run = run_ and c.abandoned_by is null)
+    or v.version in (select c.version from agentrl.checkpoint c where c.run = run_ and c.abandoned_by is null and c.removed_at is null)
     or v.version in (select e.version from agentrl.evaluation e where e.run = run_ and e.finished_at is null))
 $$;
 
@@ -145,4 +145,17 @@ begin
   select coalesce(array_agg(u), '{}') into free from unnest(uris_) u where u not in (select agentrl.needed_weights_v1(run_, keep_));
   update agentrl.policy_version set removed_at = clock_timestamp() where run = run_ and uri = any (free) and removed_at is null;
   return query select unnest(free);
+end $$;
+
+-- Marks all checkpoints but the keep_ newest on the live history as removed; gives the uris of those that stay, with those of other runs
+-- below the same folder_ (a copy of a run shares its folder).
+create or replace function agentrl.retire_checkpoints_v1(run_ bigint, fence_ bigint, keep_ bigint, folder_ text) returns setof text
+language plpgsql as $$
+begin
+  perform agentrl.hold_trainer_v1(run_, fence_);
+  update agentrl.checkpoint set removed_at = clock_timestamp()
+  where run = run_ and removed_at is null and id not in (
+    select k.id from agentrl.checkpoint k where k.run = run_ and k.abandoned_by is null and k.removed_at is null
+    order by k.step desc, k.id desc limit keep_);
+  return query select c.uri from agentrl.checkpoint c where c.removed_at is null and (c.run = run_ or starts_with(c.uri, folder_));
 end $$;

@@ -125,6 +125,7 @@ create table agentrl.checkpoint (
   fence bigint not null,                                    -- Fence of the trainer that wrote it.
   abandoned_by bigint,                                      -- Branch whose start left this checkpoint behind; NULL on the live history.
   at timestamptz not null default now(),                    -- When it was committed.
+  removed_at timestamptz,                                   -- When its files were removed, since newer ones are kept.
   unique (run, uri),
   foreign key (run, version) references agentrl.policy_version
 );
