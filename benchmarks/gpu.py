@@ -1,8 +1,9 @@
 """One prepared script for a machine with a GPU: ``python -m benchmarks.gpu [--toy]``, under five minutes.
 
 It needs torch, transformers and megatron-core's wheel. Measured are parity of losses and gradients with the CPU, train tokens a
-second in bf16 at the shapes of a 135M and a 1.7B model (random weights), peak memory at 32k tokens with and without log-probs
-in chunks, and seconds of an export. ``--toy`` runs all of it at small sizes, on a CPU too; that is how it is tested.
+second in bf16 at the shapes of a 135M and a 1.7B model (random weights), seconds of exporting and of publishing their weights,
+peak memory at 32k tokens with and without log-probs in chunks, and GAE on this device and on the CPU. ``--toy`` runs all of it
+at small sizes, on a CPU too; that is how it is tested.
 """
 
 from __future__ import annotations
@@ -17,14 +18,16 @@ from typing import Any
 
 import torch
 
+from agentrl.algorithm.advantages import skip_observation_gae
 from agentrl.config.layout import LayoutSettings
-from agentrl.model.safetensors_io import write_tensors
 from agentrl.trainer.megatron.cpu import training_device
 from agentrl.trainer.megatron.mapping import export_gradients
 from agentrl.trainer.megatron.microbatch import Row
 from agentrl.trainer.megatron.model import OptimizerSettings, TrainedModel
+from agentrl.weights.files import export_weights, verify
 from benchmarks.report import Row as Line
 from benchmarks.report import table
+from benchmarks.trainer import gae
 from benchmarks.trainer.layout_rank import config, random_weights, rows_of
 
 SHAPES: Mapping[str, Mapping[str, Any]] = {
@@ -53,6 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for shape in ("135M",) if toy else SHAPES:
         lines += _throughput(shape, toy)
     lines += _long(toy)
+    lines += [line for shape in (gae.QUICK_SHAPES if toy else gae.SHAPES) for line in _gae(*shape)]
     print(table(lines))
     return 0 if all(line.met is not False for line in lines) else 1
 
@@ -108,12 +112,18 @@ def _throughput(shape: str, toy: bool) -> list[Line]:
     _step(model, lengths[:1])
     seconds = min(_step(model, lengths) for _ in range(1 if toy else STEPS))
     began = time.perf_counter()
-    with tempfile.TemporaryDirectory() as folder:
-        write_tensors(model.export(), Path(folder) / "model.safetensors")
+    named = [(name, tensor.cpu()) for name, tensor in model.export()]
     exported = time.perf_counter() - began
+    with tempfile.TemporaryDirectory() as folder:
+        file = export_weights(named, Path(folder) / "v0")
+        verify(file.uri, file.checksum)
+    published = time.perf_counter() - began
     return [
         Line(f"train step, {shape}, bf16, rows of {tokens}", f"{sum(lengths) / seconds:,.0f} tokens/s"),
-        Line(f"export of {shape} to a file", f"{exported:.1f} s"),
+        Line(f"export of {shape} to the CPU's memory", f"{exported:.2f} s"),
+        Line(
+            f"publication of {shape}, {file.n_bytes / 1e9:.2f} GB: export, file on disk, checksum, check", f"{published:.2f} s"
+        ),
     ]
 
 
@@ -130,6 +140,27 @@ def _long(toy: bool) -> list[Line]:
         seconds = _step(model, [tokens])
         peak = f"{torch.cuda.max_memory_allocated() / 2**30:.1f} GiB, " if torch.cuda.is_available() else ""
         lines.append(Line(f"one row of {tokens} tokens, log-probs {name}", f"{peak}{seconds:.1f} s"))
+    return lines
+
+
+def _gae(trajectories: int, tokens: int) -> list[Line]:
+    """Wall time, and that both devices agree."""
+    given = gae.batch(trajectories, tokens)
+    found, times = {}, {}
+    for device in dict.fromkeys(("cpu", training_device().type)):
+        rewards, values, actions, lam = (tensor.to(device) for tensor in given)
+        finals = torch.zeros(trajectories, device=device)
+        for _ in range(2):  # the first call loads kernels
+            began = time.perf_counter()
+            advantages = skip_observation_gae(rewards, values, actions, final_values=finals, gamma=1.0, lam=lam)
+            found[device], times[device] = advantages.cpu(), time.perf_counter() - began
+    lines = []
+    for device, seconds in times.items():
+        apart = float((found[device] - found["cpu"]).abs().max())
+        name = f"GAE on {device}, {trajectories} x {tokens:,} tokens"
+        lines.append(
+            Line(name, f"{seconds * 1e3:.1f} ms", "difference from the CPU", apart, f"<= {gae.EQUAL:g}", apart <= gae.EQUAL)
+        )
     return lines
 
 

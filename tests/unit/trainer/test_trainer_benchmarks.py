@@ -11,7 +11,15 @@ from benchmarks.trainer.__main__ import main
 def test_gpu_script__runs_at_toy_size_without_a_gpu(capsys: pytest.CaptureFixture[str]) -> None:
     assert gpu.main(["--toy"]) == 0
     printed = capsys.readouterr().out
-    for measured in ("loss and gradients", "tokens/s", "export", "log-probs in chunks", "from whole logits"):
+    for measured in (
+        "loss and gradients",
+        "tokens/s",
+        "export",
+        "publication",
+        "log-probs in chunks",
+        "whole logits",
+        "GAE on cpu",
+    ):
         assert measured in printed
 
 
