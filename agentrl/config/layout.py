@@ -12,12 +12,13 @@ MOST_RANKS = 4096
 
 
 class ModelSizes(NamedTuple):
-    """What a layout must divide."""
+    """What a layout must divide; ``experts``: the MLP is a mixture."""
 
     layers: int
     heads: int
     kv_heads: int
     ffn: int
+    experts: bool = False
 
 
 class LayoutSettings(Section):
@@ -54,14 +55,20 @@ class LayoutSettings(Section):
         return self.tensor * self.pipeline * self.context
 
     def misfits(self, sizes: ModelSizes) -> list[str]:
-        """What this layout can't divide: both numbers and the values that would do. Empty when it fits."""
+        """What this layout can't divide: both numbers and the values that would do; what else it lacks. Empty when it fits."""
         wanted = [
             ("tensor", self.tensor, "attention heads", sizes.heads),
             ("tensor", self.tensor, "key-value heads", sizes.kv_heads),
             ("tensor", self.tensor, "MLP columns", sizes.ffn),
             ("pipeline", self.pipeline, "layers", sizes.layers),
         ]
-        return [
+        lacking = []
+        if sizes.experts and self.tensor > 1 and not self.sequence_parallel:
+            lacking = [
+                f"trainer.layout.tensor={self.tensor} with a mixture of experts needs trainer.layout.sequence_parallel=true: "
+                "without it each rank would train the router on all tokens again"
+            ]
+        return lacking + [
             f"trainer.layout.{name} ({ranks}) does not divide the model's {number} {what}: use one of "
             + ", ".join(str(n) for n in range(1, min(number, MOST_RANKS) + 1) if number % n == 0)
             for name, ranks, what, number in wanted

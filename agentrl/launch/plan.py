@@ -149,7 +149,7 @@ def _model_line(config: RunConfig, environment: Environment) -> str:
     from agentrl.model.model_dir import open_model_dir
 
     opened = open_model_dir(Path(config.model.path)).config
-    sizes = ModelSizes(opened.n_layers, opened.n_heads, opened.n_kv_heads, opened.mlp_width)
+    sizes = ModelSizes(opened.n_layers, opened.n_heads, opened.n_kv_heads, opened.mlp_width, opened.experts is not None)
     if misfits := config.trainer.layout.misfits(sizes):
         raise UsageError("; ".join(misfits))
     return f"{config.model.path}, no warm start"

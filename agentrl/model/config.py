@@ -17,6 +17,8 @@ VALUE_HEAD_PREFIX = "value_head."
 """Names of a critic's head in a file of weights; a policy's has none."""
 _SHARED = ("model_type", "num_hidden_layers", "hidden_size", "intermediate_size", "num_attention_heads", "vocab_size")
 
+ROPE_THETA, RMS_EPS = 10_000.0, 1e-6
+"""Of a file that leaves them out, as transformers reads it."""
 ARCHITECTURES = {
     "LlamaForCausalLM": "llama",
     "Qwen2ForCausalLM": "qwen2",
@@ -100,8 +102,8 @@ class ModelConfig:
             n_heads=heads,
             n_kv_heads=int(raw.get("num_key_value_heads") or heads),
             head_dim=int(raw.get("head_dim") or hidden // heads),
-            rms_eps=float(raw.get("rms_norm_eps", 1e-6)),
-            rope_theta=float(rope.get("rope_theta") or raw.get("rope_theta") or 10000.0),
+            rms_eps=float(raw.get("rms_norm_eps", RMS_EPS)),
+            rope_theta=float(rope.get("rope_theta") or raw.get("rope_theta") or ROPE_THETA),
             max_positions=int(raw["max_position_embeddings"]),
             tie_embeddings=bool(raw.get("tie_word_embeddings", False)),
             qkv_bias=architecture == "qwen2",
@@ -171,6 +173,8 @@ def _refuse_unsupported(raw: Mapping[str, Json], source: str) -> None:
         )
     if raw.get("attention_bias") or raw.get("mlp_bias"):
         raise UsageError(f"{source}: attention_bias and mlp_bias are not supported")
+    if raw.get("attention_dropout"):
+        raise UsageError(f"{source}: attention_dropout must be 0: log-probs of sampler and trainer would differ")
 
 
 def experts_of(raw: Mapping[str, Json]) -> Experts | None:

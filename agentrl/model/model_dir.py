@@ -14,6 +14,7 @@ from agentrl.errors import UsageError, WeightsCorrupt
 from agentrl.model.config import ModelConfig
 from agentrl.model.safetensors_io import Shapes, read_shapes, require_shapes
 from agentrl.model.weight_files import model_tensors, weight_files
+from agentrl.types import Json
 
 PADDING_ROWS, PADDING_SHARE = 512, 0.1
 """Embedding rows without a token that are taken for padding: as many, or this share of the tokens if that is more."""
@@ -57,9 +58,20 @@ def _require_tokenizer(path: Path) -> None:
     for name in ("tokenizer.json", "tokenizer_config.json"):
         if not (path / name).is_file():
             raise UsageError(f"{path}: the model directory has no {name}")
-    in_config = "chat_template" in json.loads((path / "tokenizer_config.json").read_text())
+    in_config = "chat_template" in _tokenizer_config(path)
     if not in_config and not (path / "chat_template.jinja").is_file():
         raise UsageError(f"{path}: the tokenizer has no chat template; add chat_template to tokenizer_config.json")
+
+
+def _tokenizer_config(path: Path) -> dict[str, Json]:
+    file = path / "tokenizer_config.json"
+    try:
+        found = json.loads(file.read_text())
+    except ValueError as error:
+        raise UsageError(f"{file}: not JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise UsageError(f"{file}: not settings of a tokenizer but a JSON {type(found).__name__}")
+    return found
 
 
 def _require_one_vocabulary(path: Path, config: ModelConfig) -> None:
@@ -68,7 +80,7 @@ def _require_one_vocabulary(path: Path, config: ModelConfig) -> None:
         ids = [*Tokenizer.from_file(str(path / "tokenizer.json")).get_vocab(with_added_tokens=True).values()]
     except Exception as error:  # the library raises nothing more special
         raise UsageError(f"{path}/tokenizer.json can't be read: {error}") from error
-    added = json.loads((path / "tokenizer_config.json").read_text()).get("added_tokens_decoder") or {}
+    added = _tokenizer_config(path).get("added_tokens_decoder") or {}
     tokens, rows = max([-1, *ids, *map(int, added)]) + 1, config.vocab_size
     if tokens > rows:
         raise UsageError(

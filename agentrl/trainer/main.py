@@ -26,7 +26,7 @@ from agentrl.config.run import RunConfig
 from agentrl.config.stored import from_row
 from agentrl.engine.sglang.loading import locks_folder
 from agentrl.environment.registry import load
-from agentrl.errors import CommitRefused, EnvironmentFault, Fenced, RunFailed, UnknownOutcome
+from agentrl.errors import CommitRefused, EnvironmentFault, Fenced, RunFailed, TokenDrift, UnknownOutcome
 from agentrl.model.config import ModelConfig
 from agentrl.monitor.log import ProcessLog
 from agentrl.store.contract import Checkpoint, RunRow, TrainerStart, TrajectoryStore
@@ -68,10 +68,10 @@ def run_trainer(store: TrajectoryStore, run: RunRow) -> int:
         log.error("fenced out", error=str(error))
         print(f"  trainer: {error}", flush=True)
         return EXIT_FENCED
-    except (RunFailed, EnvironmentFault) as error:
+    except (RunFailed, EnvironmentFault, TokenDrift) as error:
         log.error("run failed", error=str(error))
         print(f"agentrl: {error}", file=sys.stderr, flush=True)
-        return EXIT_FAILED if isinstance(error, RunFailed) else error.exit_code
+        return error.exit_code if isinstance(error, EnvironmentFault) else EXIT_FAILED
     except Exception:  # the process boundary: the log keeps the traceback, the launcher the exit code
         log.error("trainer failed")
         raise

@@ -11,7 +11,7 @@ from megatron.core.transformer.transformer_config import TransformerConfig
 
 from agentrl.config.layout import LayoutSettings, ModelSizes
 from agentrl.errors import UsageError
-from agentrl.model.config import experts_of
+from agentrl.model.config import RMS_EPS, ROPE_THETA, experts_of
 
 SUPPORTED = ("llama", "qwen2", "qwen3", "qwen3_moe")
 
@@ -22,10 +22,7 @@ def rotary_base(hf: Mapping[str, Any]) -> float:
     kind = rope.get("rope_type", rope.get("type", "default"))
     if kind != "default":
         raise UsageError(f"model config: rope type {kind!r} is not supported by the trainer, only 'default'")
-    base = rope.get("rope_theta", hf.get("rope_theta"))
-    if base is None:
-        raise UsageError("model config: no rope_theta (neither in rope_parameters nor at the top level)")
-    return float(base)
+    return float(rope.get("rope_theta") or hf.get("rope_theta") or ROPE_THETA)
 
 
 def is_tied(hf: Mapping[str, Any]) -> bool:
@@ -42,7 +39,7 @@ def sizes(hf: Mapping[str, Any]) -> ModelSizes:
     """What a layout must divide."""
     heads, experts = hf["num_attention_heads"], experts_of(hf)
     width = hf["intermediate_size"] if experts is None else experts.width
-    return ModelSizes(hf["num_hidden_layers"], heads, hf.get("num_key_value_heads") or heads, width)
+    return ModelSizes(hf["num_hidden_layers"], heads, hf.get("num_key_value_heads") or heads, width, experts is not None)
 
 
 def transformer_config(hf: Mapping[str, Any], layout: LayoutSettings, *, on_gpu: bool) -> TransformerConfig:
@@ -77,7 +74,7 @@ def transformer_config(hf: Mapping[str, Any], layout: LayoutSettings, *, on_gpu:
         num_attention_heads=hf["num_attention_heads"],
         num_query_groups=hf.get("num_key_value_heads") or hf["num_attention_heads"],
         kv_channels=head_dim(hf),
-        layernorm_epsilon=hf["rms_norm_eps"],
+        layernorm_epsilon=hf.get("rms_norm_eps", RMS_EPS),
         normalization="RMSNorm",
         gated_linear_unit=True,
         activation_func=F.silu,
@@ -95,23 +92,18 @@ def transformer_config(hf: Mapping[str, Any], layout: LayoutSettings, *, on_gpu:
         persist_layer_norm=False,
         # The caller divides by a global denominator; gradients are then summed over ranks, never averaged.
         calculate_per_token_loss=True,
-        **_experts(hf, layout),
+        **_experts(hf),
     )
     # Experts are not spread over ranks, so lengths are no matter to how tokens reach them; the other dispatcher needs CUDA.
     config.moe_token_dispatcher_type = "allgather"
     return config
 
 
-def _experts(hf: Mapping[str, Any], layout: LayoutSettings) -> dict[str, Any]:
+def _experts(hf: Mapping[str, Any]) -> dict[str, Any]:
     """The mixture of experts. Nothing balances the router's load: such a loss would not be the algorithm's."""
     experts = experts_of(hf)
     if experts is None:
         return {}
-    if layout.tensor > 1 and not layout.sequence_parallel:
-        raise UsageError(
-            f"trainer.layout.tensor={layout.tensor} with a mixture of experts ({hf['model_type']}) needs "
-            "trainer.layout.sequence_parallel=true: without it each rank would train the router on all tokens again"
-        )
     return {
         "num_moe_experts": experts.count,
         "moe_ffn_hidden_size": experts.width,

@@ -67,6 +67,7 @@ def test_tied_embeddings__no_head_among_the_tensors() -> None:
         ({"use_sliding_window": True}, "sliding"),
         ({"hidden_act": "gelu"}, "gelu"),
         ({"attention_bias": True}, "attention_bias"),
+        ({"attention_dropout": 0.1}, "attention_dropout"),
     ],
 )
 def test_what_would_change_the_numbers__refused(change: dict[str, Any], message: str) -> None:

@@ -43,6 +43,13 @@ def test_missing_file__named_with_the_directory(folder: Path, name: str) -> None
     assert str(folder) in str(refused.value)
 
 
+@pytest.mark.parametrize(("text", "said"), [("{", "not JSON"), ("[]", "a JSON list")])
+def test_tokenizer_settings_that_are_none__named(folder: Path, text: str, said: str) -> None:
+    (folder / "tokenizer_config.json").write_text(text)
+    with pytest.raises(UsageError, match=f"tokenizer_config.json: .*{said}"):
+        open_model_dir(folder)
+
+
 def test_missing_directory_or_weights_or_template__named(folder: Path) -> None:
     with pytest.raises(UsageError, match="no such model directory"):
         open_model_dir(folder / "none")

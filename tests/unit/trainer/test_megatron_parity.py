@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 import torch
 from trainer_samples import by_expert, reference_model, sample_rows, trained, weights_of
-from transformers import PreTrainedModel
+from transformers import LlamaConfig, PreTrainedModel
 
 from agentrl.config.layout import LayoutSettings
 from agentrl.errors import UsageError, WeightsCorrupt
-from agentrl.trainer.megatron.architecture import transformer_config
+from agentrl.trainer.megatron.architecture import rotary_base, transformer_config
 from agentrl.trainer.megatron.mapping import export_gradients
 from agentrl.trainer.megatron.microbatch import Row
 
@@ -122,6 +122,15 @@ def test_architecture_the_mapping_does_not_carry__refused_by_name(change: dict[s
     config = reference_model().config.to_dict() | change
     with pytest.raises(UsageError, match=message):
         transformer_config(config, LayoutSettings(), on_gpu=False)
+
+
+@pytest.mark.filterwarnings("ignore:full scope is deprecated")
+def test_numbers_that_a_config_leaves_out__are_those_of_transformers() -> None:
+    given = reference_model().config.to_dict()
+    bare = {name: value for name, value in given.items() if name not in ("rope_parameters", "rope_theta", "rms_norm_eps")}
+    whole = LlamaConfig(**{name: bare[name] for name in ("hidden_size", "num_attention_heads")})
+    assert rotary_base(bare) == whole.rope_parameters["rope_theta"]
+    assert transformer_config(bare, LayoutSettings(), on_gpu=False).layernorm_epsilon == whole.rms_norm_eps
 
 
 def test_scaled_rope__refused_by_name() -> None:

@@ -12,7 +12,8 @@ from uuid import uuid4
 import numpy as np
 import pytest
 
-from agentrl.errors import Fenced
+from agentrl.errors import Fenced, TokenDrift
+from agentrl.launch.processes import FINAL_CODES
 from agentrl.monitor.log import ProcessLog
 from agentrl.store.contract import Checkpoint, RunRow, RunSpec, StepCommit
 from agentrl.store.memory import MemoryStore
@@ -123,6 +124,18 @@ def test_start_while_stopping__does_not_wait(case: Case) -> None:
     case.stop.set()
     with pytest.raises(Fenced):
         case.start()
+
+
+def test_difference_between_engine_and_trainer__is_not_tried_again(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    def lie(*_: Any) -> int:
+        raise TokenDrift("the prompt is another one")
+
+    settings: Any = SimpleNamespace(store=SimpleNamespace(outage_s=0.0))
+    monkeypatch.setattr(trainer, "from_row", lambda row: (settings, case.folder))
+    monkeypatch.setattr(trainer, "_on_signal", lambda stop: None)
+    monkeypatch.setattr(trainer, "_train", lie)
+    assert trainer.run_trainer(case.store, case.run) == trainer.EXIT_FAILED
+    assert trainer.EXIT_FAILED in FINAL_CODES
 
 
 class FailingLoop:
