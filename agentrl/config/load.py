@@ -120,9 +120,8 @@ def _refuse_small_model(path: object, *layers: tuple[str, Mapping[str, Any]]) ->
 
 def _eta_decides(*layers: Mapping[str, Any]) -> bool:
     """Whether the bound of the last layer that the user gave one in is an eta. `UsageError` for a layer that has two."""
-    last: Mapping[str, Any] = next(
-        (layer for layer in reversed(layers) if layer.keys() & {"staleness.eta", "staleness.lag"}), {}
-    )
+    named = [layer for layer in layers if layer.keys() & {"staleness.eta", "staleness.lag"}]
+    last = named[-1] if named else {}
     eta, lag = last.get("staleness.eta"), last.get("staleness.lag")
     if eta is not None and lag is not None:
         raise UsageError(f"staleness.eta ({eta}) and staleness.lag ({lag}) both set the lag bound: keep one.")
