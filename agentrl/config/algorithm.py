@@ -148,6 +148,16 @@ class AlgorithmConfig(Section):
         """Whether the policy that the run started from is kept and read."""
         return self.kl.coefficient > 0
 
+    @property
+    def ratio_can_move(self) -> bool:
+        """Whether the ratio that the bounds are for can differ from 1."""
+        to_proximal = (
+            self.proximal == "recomputed"
+            if self.loss == "decoupled_ppo"
+            else self.loss in ("ppo_clip", "cispo", "gspo") and self.ratio_to == "proximal"
+        )
+        return self.passes > 1 or not to_proximal
+
     def updates_policy(self, step: int) -> bool:
         """Whether the batch after ``step`` finished ones trains the policy, or is one of the critic's first."""
         return self.critic is None or step >= self.critic.warmup_batches

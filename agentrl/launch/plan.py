@@ -258,7 +258,8 @@ def _loss(resolved: Resolved) -> str:
         return a.loss
     origins = {resolved.origins.get(f"algorithm.{bound}", "default") for bound in ("ratio_low", "ratio_high")}
     chosen_by = " and ".join(sorted(origin.partition(":")[0] for origin in origins))
-    return f"{a.loss} with ratio bounds ({a.ratio_low:g}, {a.ratio_high:g}) of {chosen_by}"
+    unused = "" if a.ratio_can_move else " (note: in one pass the ratio to the proximal weights is 1, so nothing is clipped)"
+    return f"{a.loss} with ratio bounds ({a.ratio_low:g}, {a.ratio_high:g}) of {chosen_by}{unused}"
 
 
 def _schedule_line(config: RunConfig) -> str:

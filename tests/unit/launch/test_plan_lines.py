@@ -43,6 +43,22 @@ def test_group_size_outside_eight_to_sixteen__is_noted_and_used(size: int, noted
     assert ("note: 8 to 16 is sensible" in text) is noted
 
 
+@pytest.mark.parametrize(
+    ("preset", "overrides", "noted"),
+    [
+        ("decoupled_ppo", [], True),
+        ("decoupled_ppo", ["algorithm.passes=2"], False),
+        ("decoupled_ppo", ["algorithm.proximal=interpolated"], False),
+        ("grpo", [], False),
+        ("grpo", ["algorithm.ratio_to=proximal"], True),
+        ("gspo", [], False),
+        ("gspo", ["algorithm.passes=1"], True),
+    ],
+)
+def test_bounds_that_clip_nothing__are_noted(preset: str, overrides: list[str], noted: bool) -> None:
+    assert ("so nothing is clipped" in line(preset, *overrides)) is noted
+
+
 def test_group_redundancy__is_printed() -> None:
     assert "groups of 8, the first of 10 episodes" in line("grpo", "rollout.group_redundancy=2")
 
