@@ -42,8 +42,12 @@ LossFunction = Callable[[Outputs, Mapping[str, Tensor]], Tensor]
 """(outputs [N] with gradient, columns [N]) -> the micro-batch's share of the numerator: a sum over its positions."""
 
 
+_Added = tuple[float, list[Outputs], list[tuple[Row, LossFunction]]]
+"""What a step was made of: the loss, and per row its outputs, itself and its loss."""
+
+
 class NonFiniteStep(RunFailed):
-    """A loss or gradient was NaN or infinite; weights are unchanged. ``args[1]``: rows with non-finite outputs."""
+    """A loss or gradient was NaN or infinite; weights are unchanged. ``args[1]``: rows with a non-finite output or loss."""
 
     @property
     def rows(self) -> tuple[int, ...]:
@@ -100,7 +104,7 @@ class TrainedModel:
         load_weights(self.module, weights, vocabulary=hf["vocab_size"])
         self._names = ("logprob", "entropy") if role == "policy" else ("value",)
         self._current: MicroBatch | None = None
-        self._added: tuple[float, list[Outputs]] = (0.0, [])
+        self._added: _Added = (0.0, [], [])
         with megatron_device():
             self._ddp, self._optimizer = _wrap(self.module, optimizer, self.layout)
 
@@ -125,14 +129,14 @@ class TrainedModel:
             return Step(loss=0.0, grad_norm=0.0, outputs=self.forward(rows), skipped=True)
         self.begin_step()
         total, outputs = self._backward(rows, loss, denominator)
-        return self._update(total, outputs, learning_rate)
+        return self._update((total, outputs, [(row, loss) for row in rows]), learning_rate)
 
     def begin_step(self) -> None:
         """Forget all gradients: a new step begins, whose rows may come in parts."""
         self._ddp.zero_grad_buffer()
         with megatron_device():
             self._optimizer.zero_grad()
-        self._added = (0.0, [])
+        self._added = (0.0, [], [])
 
     def add_rows(self, rows: Sequence[Row], loss: LossFunction) -> list[Outputs]:
         """Add the gradient of sum(loss) over ``rows`` to the step that has begun; the outputs. Weights stay as they are."""
@@ -141,7 +145,8 @@ class TrainedModel:
             total, outputs = self._backward(rows, loss, 1.0)
         finally:
             self.module.config.finalize_model_grads_func = _finalize
-        self._added = (self._added[0] + total, [*self._added[1], *outputs])
+        before, others, asked = self._added
+        self._added = (before + total, [*others, *outputs], [*asked, *((row, loss) for row in rows)])
         return outputs
 
     def finish_step(self, *, denominator: float, learning_rate: float) -> Step:
@@ -149,14 +154,14 @@ class TrainedModel:
 
         Sums are divided by ``denominator`` here, since it is known only once all rows are. Raises `NonFiniteStep`.
         """
-        total, outputs = self._added
-        self._added = (0.0, [])
+        total, outputs, asked = self._added
+        self._added = (0.0, [], [])
         if not denominator:
             return Step(loss=0.0, grad_norm=0.0, outputs=outputs, skipped=True)
         with megatron_device():
             _finalize([self._ddp])
         self._ddp.scale_gradients(1 / denominator)
-        return self._update(total / denominator, outputs, learning_rate)
+        return self._update((total / denominator, outputs, asked), learning_rate)
 
     def _backward(self, rows: Sequence[Row], loss: LossFunction, denominator: float) -> tuple[float, list[Outputs]]:
         """Add the gradient of sum(loss) / ``denominator``; that sum over all ranks, and the outputs per row."""
@@ -176,9 +181,10 @@ class TrainedModel:
         total = sum_over_copies(own)
         return float(total), self._gather(rows, collected)
 
-    def _update(self, total: float, outputs: Sequence[Outputs], learning_rate: float) -> Step:
+    def _update(self, added: _Added, learning_rate: float) -> Step:
+        total, outputs, _ = added
         with megatron_device():
-            grad_norm = self._finite_grad_norm(total, outputs)
+            grad_norm = self._finite_grad_norm(added)
             self._clip(grad_norm)
             for group in self._optimizer.param_groups:
                 group["lr"] = learning_rate
@@ -272,14 +278,16 @@ class TrainedModel:
             for name, column in zip(self._names, output, strict=True)
         }
 
-    def _finite_grad_norm(self, loss: float, outputs: Sequence[Outputs]) -> float:
+    def _finite_grad_norm(self, added: _Added) -> float:
+        loss, outputs, asked = added
         self._optimizer.prepare_grads()
         grad_norm = float(self._optimizer.get_grad_norm())
         if math.isfinite(loss) and math.isfinite(grad_norm):
             return grad_norm
-        rows = [i for i, row in enumerate(outputs) if not all(bool(t.isfinite().all()) for t in row.values())]
+        rows = [i for i, (row, own) in enumerate(zip(asked, outputs, strict=True)) if not _finite(*row, own)]
         raise NonFiniteStep(
-            f"{self.role}: loss {loss}, gradient norm {grad_norm}; no update. Rows with non-finite outputs: {rows or 'none'}",
+            f"{self.role}: loss {loss}, gradient norm {grad_norm}; no update. Rows with a non-finite output or loss: "
+            f"{rows or 'none, so it is their sum'}",
             rows,
         )
 
@@ -302,6 +310,10 @@ class TrainedModel:
             whole[:, target] = torch.stack([outputs[name] for name in self._names])
         parts = sum_over_copies(whole).split(lengths, dim=1)
         return [dict(zip(self._names, part, strict=True)) for part in parts]
+
+
+def _finite(row: Row, loss: LossFunction, outputs: Outputs) -> bool:
+    return all(bool(own.isfinite().all()) for own in (*outputs.values(), loss(outputs, row.columns)))
 
 
 def _wrap(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
@@ -183,6 +184,18 @@ def test_non_finite_stops__names_the_trajectory_before_the_policy_moves(whose: s
     with pytest.raises(NonFiniteUpdate, match="agentrl show") as caught:
         train_on(batch, policy, None, settings, policy_lr=1e-3, update_policy=True, companions=Companions(reference))
     assert caught.value.trajectories == (batch.trajectories[3].id,)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in policy.export())
+
+
+def test_reward_beyond_float32__names_its_trajectory() -> None:
+    settings = preset("sao")
+    policy, critic = trained(reference_model()), trained(reference_model(), "critic")
+    batch = build_batch([random_trajectory(i, policy) for i in range(4)], max_context=100)
+    batch.trajectories[2] = replace(batch.trajectories[2], reward=1e30)
+    before = dict(policy.export())
+    with pytest.raises(NonFiniteUpdate, match="critic: loss inf") as caught:
+        train_on(batch, policy, critic, settings, policy_lr=1e-3, update_policy=True)
+    assert caught.value.trajectories == (batch.trajectories[2].id,)
     assert all(torch.equal(tensor, before[name]) for name, tensor in policy.export())
 
 

@@ -69,8 +69,14 @@ def test_non_finite_stops__rows_are_named_and_nothing_moves() -> None:
     model.step(rows, policy_loss, denominator=1.0, learning_rate=1e-3)
     before = weights(model)
     rows[2].columns["scale"][0] = math.inf
-    with pytest.raises(NonFiniteStep, match="no update"):
+    with pytest.raises(NonFiniteStep, match="no update") as at_once:
         model.step(rows, policy_loss, denominator=1.0, learning_rate=1e-3)
+    model.begin_step()
+    for part in (rows[:2], rows[2:]):
+        model.add_rows(part, policy_loss)
+    with pytest.raises(NonFiniteStep, match="no update") as in_parts:
+        model.finish_step(denominator=1.0, learning_rate=1e-3)
+    assert at_once.value.rows == in_parts.value.rows == (2,)
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.export())
     rows[2].columns["scale"][0] = 0.0
     assert math.isfinite(model.step(rows, policy_loss, denominator=1.0, learning_rate=1e-3).loss)
