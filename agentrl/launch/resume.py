@@ -6,7 +6,7 @@ from pathlib import Path
 
 from agentrl.config.stored import from_row
 from agentrl.store.contract import RunRow, TrajectoryStore
-from agentrl.trainer.checkpointing import MANIFEST, require_same_models
+from agentrl.trainer.checkpointing import has_manifest, require_same_models
 
 
 def require_same_model(run: RunRow, store: TrajectoryStore) -> None:
@@ -21,7 +21,7 @@ def require_same_model(run: RunRow, store: TrajectoryStore) -> None:
         return  # stopped in the warm start
     raw = open_model_dir(model_dir).config.raw
     # Damaged ones are the trainer's matter: it goes on from the newest that is whole.
-    uri = next((c.uri for c in store.checkpoints(run.id) if (Path(c.uri) / MANIFEST).is_file()), None)
+    uri = next((c.uri for c in store.checkpoints(run.id) if has_manifest(c)), None)
     if uri is not None:
         roles = ("policy",) if config.algorithm.critic is None else ("policy", "critic")
         require_same_models(uri, {role: {"role": role, **identity(raw)} for role in roles})

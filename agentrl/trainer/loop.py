@@ -36,7 +36,7 @@ from agentrl.trainer.credit import left_out
 from agentrl.trainer.gate import check_batch
 from agentrl.trainer.lagging import LaggingEngines
 from agentrl.trainer.lags import TokenLags
-from agentrl.trainer.old_checkpoints import remove_old_checkpoints
+from agentrl.trainer.old_checkpoints import checkpoint_folder, remove_old_checkpoints
 from agentrl.trainer.publish import Publisher
 from agentrl.trainer.rounds import check_pinned, round_metrics
 from agentrl.trainer.stale_tokens import mask_stale, masked_in
@@ -265,7 +265,7 @@ class TrainerLoop:
     def _checkpoint(self) -> None:
         """Copy everything and have it written while training goes on; the row follows when all files are there."""
         self._commit_checkpoint()
-        folder = self.folder / "checkpoints" / f"b{self.start.branch}-f{self.start.fence}-s{self._step}"
+        folder = checkpoint_folder(self.folder, branch=self.start.branch, fence=self.start.fence, step=self._step)
         progress = {"step": self._step, "updates": self._updates, "kl_coefficient": self.team.kl_coefficient}
         saving = self.team.start_saving(folder, progress)
         self._saving = (saving, self._step, self._updates, self.version.version)

@@ -76,6 +76,13 @@ def test_only_older_files(loop: TrainerLoop, folder: Path) -> None:
     assert steps(folder) == [3, 4, 5]
 
 
+def test_only_checkpoints(loop: TrainerLoop, folder: Path) -> None:
+    (folder / "notes.txt").write_text("mine")
+    (folder / "best-b1-f1-s9").mkdir()
+    assert [path.name for path in remove(loop, folder, 2)] == ["b1-f1-s9"]
+    assert {"notes.txt", "best-b1-f1-s9"} <= {path.name for path in folder.iterdir()}
+
+
 def test_fenced_out__removes_nothing(loop: TrainerLoop, folder: Path) -> None:
     with pytest.raises(Fenced):
         remove(loop, folder, 1, fence=loop.start.fence - 1)
