@@ -15,7 +15,6 @@ from pathlib import Path
 
 from agentrl.store.contract import TrajectoryStore
 
-
 _NAME = re.compile(r"b\d+-f\d+-s\d+")
 
 
