@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import tempfile
 from importlib.util import find_spec
@@ -38,6 +39,7 @@ from tests.command_line import CommandLine
         (["--env", "code_agent", "environment_options.data=x.jsonl"], "x.jsonl does not exist"),
         (["--env", "code_agent", "environment_options=x"], "should be a valid dictionary"),
         (["--env", "code_agent", "trainer.batch=65600"], "trainer.batch (65600) is over the 65536 trajectories"),
+        (["--env", "code_agent", "trainer.layout.pipeline=3"], "pipeline (3) does not divide the model's 2 layers"),
     ],
 )
 def test_usage__exit_2_and_the_nearest_name(arguments: list[str], said: str, command_line: CommandLine) -> None:
@@ -78,6 +80,15 @@ def test_tokenizer_of_another_model__both_vocabularies_and_the_remedy(small_mode
     output = command_line.run("train", "--env", "code_agent", "--model", str(other), code=2)
     assert f"the tokenizer has {longer} token ids, but the model's vocab_size is {tokens}" in output
     assert "Use the tokenizer that the model came with" in output
+
+
+def test_architecture_that_is_not_supported__named_with_those_that_are(small_model: Path, command_line: CommandLine) -> None:
+    other = command_line.base / "other-architecture"
+    shutil.copytree(small_model, other)
+    config = json.loads((other / "config.json").read_text())
+    (other / "config.json").write_text(json.dumps({**config, "architectures": ["MambaForCausalLM"]}))
+    output = command_line.run("train", "--env", "code_agent", "--model", str(other), code=2)
+    assert "architecture 'MambaForCausalLM' is not one of LlamaForCausalLM, Qwen2ForCausalLM" in output
 
 
 @pytest.mark.parametrize(
