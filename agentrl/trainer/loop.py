@@ -36,7 +36,7 @@ from agentrl.trainer.credit import left_out
 from agentrl.trainer.gate import check_batch
 from agentrl.trainer.lagging import LaggingEngines
 from agentrl.trainer.lags import TokenLags
-from agentrl.trainer.old_checkpoints import checkpoint_folder, remove_old_checkpoints
+from agentrl.trainer.old_checkpoints import checkpoint_folder, checkpoints_folder, remove_old_checkpoints
 from agentrl.trainer.publish import Publisher
 from agentrl.trainer.rounds import check_pinned, round_metrics
 from agentrl.trainer.stale_tokens import mask_stale, masked_in
@@ -280,7 +280,7 @@ class TrainerLoop:
         self.store.add_checkpoint(
             self.run.id, self.start.fence, step=step, updates=updates, version=version, uri=uri, checksum=checksum
         )
-        keep, folder = self.config.trainer.keep_checkpoints, saving.folder.parent
+        keep, folder = self.config.trainer.keep_checkpoints, checkpoints_folder(self.folder)
         remove_old_checkpoints(self.store, self.run.id, self.start.fence, folder, keep=keep)
         self._choose_interval(saving.seconds)
 

@@ -18,9 +18,14 @@ from agentrl.store.contract import TrajectoryStore
 _NAME = re.compile(r"b\d+-f\d+-s\d+")
 
 
+def checkpoints_folder(run_folder: Path) -> Path:
+    """All checkpoints of a run."""
+    return run_folder / "checkpoints"
+
+
 def checkpoint_folder(run_folder: Path, *, branch: int, fence: int, step: int) -> Path:
-    """Of one checkpoint: no two trainers give the same."""
-    return run_folder / "checkpoints" / f"b{branch}-f{fence}-s{step}"
+    """One checkpoint: no two trainers give the same."""
+    return checkpoints_folder(run_folder) / f"b{branch}-f{fence}-s{step}"
 
 
 def remove_old_checkpoints(store: TrajectoryStore, run: int, fence: int, folder: Path, *, keep: int) -> list[Path]:
@@ -28,7 +33,7 @@ def remove_old_checkpoints(store: TrajectoryStore, run: int, fence: int, folder:
 
     Call it while nothing is being written. Returns what was removed.
     """
-    there = [path for path in folder.iterdir() if _NAME.fullmatch(path.name)]
+    there = [path for path in folder.glob("*") if _NAME.fullmatch(path.name)]
     stay = {Path(uri).name for uri in store.retire_checkpoints(run, fence, keep=keep, folder=str(folder))}
     gone = [path for path in there if path.name not in stay]
     for path in gone:
