@@ -476,9 +476,8 @@ class TrajectoryStore(Protocol):
         self, run: int, fence: int, *, step: int, updates: int, version: int, uri: str, checksum: str
     ) -> Checkpoint: ...
 
-    def retire_checkpoints(self, run: int, fence: int, *, keep: int, folder: str) -> set[str]:
-        """Mark all but the ``keep`` newest checkpoints on the live history as removed; returns the uris of those that stay,
-        with those that other runs have below ``folder``."""
+    def retire_checkpoints(self, run: int, fence: int, *, keep: int) -> set[str]:
+        """Mark all but the ``keep`` newest checkpoints on the live history as removed; returns the uris of those that stay."""
         ...
 
     def stage_version(

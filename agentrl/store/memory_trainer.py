@@ -231,11 +231,9 @@ class MemoryTrainer(MemoryWeights):
             r.checkpoints.append(Checkpoint(next(self._numbers), r.branch, step, updates, version, uri, checksum))
             return r.checkpoints[-1]
 
-    def retire_checkpoints(self, run: int, fence: int, *, keep: int, folder: str) -> set[str]:
+    def retire_checkpoints(self, run: int, fence: int, *, keep: int) -> set[str]:
         with self._lock:
             r = self._trainer(run, fence)
-            stay = {c.id for c in self.checkpoints(run)[:keep]}
-            r.removed_checkpoints |= {c.id for c in r.checkpoints} - stay
-            others = [c for other in self._runs.values() for c in other.checkpoints if c.id not in other.removed_checkpoints]
-            own = {c.uri for c in r.checkpoints if c.id in stay}
-            return own | {c.uri for c in others if c.uri.startswith(folder)}
+            stay = self.checkpoints(run)[:keep]
+            r.removed_checkpoints |= {c.id for c in r.checkpoints if c not in stay}
+            return {c.uri for c in stay}

@@ -116,6 +116,6 @@ class PostgresTrainer(PostgresRuns, PostgresReading):
         )
         return Checkpoint(*row)
 
-    def retire_checkpoints(self, run: int, fence: int, *, keep: int, folder: str) -> set[str]:
-        found = self.rows("select agentrl.retire_checkpoints_v1(%s, %s, %s, %s)", (run, fence, keep, folder))
+    def retire_checkpoints(self, run: int, fence: int, *, keep: int) -> set[str]:
+        found = self.rows("select agentrl.retire_checkpoints_v1(%s, %s, %s)", (run, fence, keep))
         return {uri for (uri,) in found}

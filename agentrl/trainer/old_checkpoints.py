@@ -34,7 +34,7 @@ def remove_old_checkpoints(store: TrajectoryStore, run: int, fence: int, folder:
     Call it while nothing is being written. Returns what was removed.
     """
     there = [path for path in folder.glob("*") if _NAME.fullmatch(path.name)]
-    stay = {Path(uri).name for uri in store.retire_checkpoints(run, fence, keep=keep, folder=str(folder))}
+    stay = {Path(uri).name for uri in store.retire_checkpoints(run, fence, keep=keep)}
     gone = [path for path in there if path.name not in stay]
     for path in gone:
         shutil.rmtree(path)

@@ -239,25 +239,14 @@ def test_removed_checkpoints__are_no_start_and_keep_no_weights(world: World) -> 
     live = world.store.checkpoints(bench.run)
     assert weights in world.store.needed_weights(bench.run, 1)
     for _ in range(2):  # a lost reply
-        stay = world.store.retire_checkpoints(bench.run, bench.fence, keep=2, folder="/nowhere")
+        stay = world.store.retire_checkpoints(bench.run, bench.fence, keep=2)
         assert stay == {c.uri for c in live[:2]}
     assert world.store.checkpoints(bench.run) == live[:2]
     assert weights not in world.store.needed_weights(bench.run, 1)
     with pytest.raises(Fenced):
-        world.store.retire_checkpoints(bench.run, bench.fence - 1, keep=2, folder="/nowhere")
+        world.store.retire_checkpoints(bench.run, bench.fence - 1, keep=2)
     world.store.release_trainer(bench.run, bench.fence)
     with pytest.raises(UsageError, match="or was removed"):
         bench.start(first, owner="second")
     bench.start(live[1].id, owner="second")
-    assert world.store.retire_checkpoints(bench.run, bench.fence, keep=2, folder="/nowhere") == {live[1].uri}, "left behind"
-
-
-def test_removed_checkpoints__those_of_a_copy_in_the_same_folder_stay(world: World) -> None:
-    benches = [world.bench(), world.bench()]
-    for number, bench in enumerate(benches):
-        bench.train(1)
-        row = world.store.find_run(bench.spec.name)
-        values = {"step": row.step, "updates": row.updates, "version": bench.version, "checksum": "c"}
-        world.store.add_checkpoint(bench.run, bench.fence, uri=f"/runs/shared/{number}", **values)
-    stay = world.store.retire_checkpoints(benches[0].run, benches[0].fence, keep=1, folder="/runs/shared")
-    assert stay == {"/runs/shared/0", "/runs/shared/1"}
+    assert world.store.retire_checkpoints(bench.run, bench.fence, keep=2) == {live[1].uri}, "left behind"

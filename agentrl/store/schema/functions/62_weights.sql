@@ -147,9 +147,8 @@ begin
   return query select unnest(free);
 end $$;
 
--- Marks all checkpoints but the keep_ newest on the live history as removed; gives the uris of those that stay, with those of other runs
--- below the same folder_ (a copy of a run shares its folder).
-create or replace function agentrl.retire_checkpoints_v1(run_ bigint, fence_ bigint, keep_ bigint, folder_ text) returns setof text
+-- Marks all checkpoints but the keep_ newest on the live history as removed; gives the uris of those that stay.
+create or replace function agentrl.retire_checkpoints_v1(run_ bigint, fence_ bigint, keep_ bigint) returns setof text
 language plpgsql as $$
 begin
   perform agentrl.hold_trainer_v1(run_, fence_);
@@ -157,5 +156,5 @@ begin
   where run = run_ and removed_at is null and id not in (
     select k.id from agentrl.checkpoint k where k.run = run_ and k.abandoned_by is null and k.removed_at is null
     order by k.step desc, k.id desc limit keep_);
-  return query select c.uri from agentrl.checkpoint c where c.removed_at is null and (c.run = run_ or starts_with(c.uri, folder_));
+  return query select c.uri from agentrl.checkpoint c where c.run = run_ and c.removed_at is null;
 end $$;
