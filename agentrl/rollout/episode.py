@@ -65,8 +65,8 @@ class EpisodeRunner:
     """Episodes that another worker began."""
     reward_s: float = 0.0
     tool_s: float = 0.0
-    environment_faults: set[UUID] = field(default_factory=set)
-    """Trajectories that failed by the environment's own code."""
+    causes: dict[UUID, Exception] = field(default_factory=dict)
+    """What made a trajectory fail, until somebody takes it."""
     unrepeatable: set[UUID] = field(default_factory=set)
     """Trajectories that were cut off, by a stop or by an unforeseen error, after a call that must not be repeated."""
 
@@ -86,8 +86,7 @@ class EpisodeRunner:
                 ending = await self._act(opened, episode)
             ending = await self._graded(episode, ending)
         except _INFRASTRUCTURE as error:
-            if isinstance(error, EnvironmentFault):
-                self.environment_faults.add(opened.trajectory)
+            self.causes[opened.trajectory] = error
             ending = EpisodeEnd(
                 n_segments=-1,
                 termination=Termination.FAILED,

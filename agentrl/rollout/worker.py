@@ -170,10 +170,9 @@ class RolloutWorker:
             end = await self.runner.run(episode)
             self._ended[end.termination.value] += 1
             failed = end.outcome is Outcome.INFRASTRUCTURE
+            cause = self.runner.causes.pop(episode.trajectory, None)
             if failed and end.error is not None:
-                by_environment = episode.trajectory in self.runner.environment_faults
-                self.runner.environment_faults.discard(episode.trajectory)
-                self._failures.failed(episode.trajectory, end.error, by_environment=by_environment)
+                self._failures.failed(episode.trajectory, end.error, cause)
             else:
                 self._failures.ended_well()
         except Fenced as error:
@@ -184,7 +183,7 @@ class RolloutWorker:
         except Exception as error:  # the boundary of one episode: anything unforeseen is a row, not a crash
             self._ended["failed"] += 1
             self.log.error("episode failed", trajectory=str(episode.trajectory), task=episode.task.id)
-            self._failures.failed(episode.trajectory, f"{type(error).__name__}: {error}", by_environment=False)
+            self._failures.failed(episode.trajectory, f"{type(error).__name__}: {error}", error)
             await self._complete_failed(episode, f"{type(error).__name__}: {error}")
         finally:
             full = len(self._running) == self.concurrency

@@ -19,7 +19,7 @@ import jinja2
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
-from agentrl.errors import TokenDrift, UsageError
+from agentrl.errors import UsageError, WrongAnswer
 from agentrl.tokens.messages import Message, Role
 from agentrl.tokens.reasoning import opens
 from agentrl.tokens.template_text import NotASuffix, Pieces, TemplateText, history_shape, prompt_shape
@@ -133,13 +133,16 @@ class ChatFormat:
         return self._full.decode(list(ids), skip_special_tokens=False)
 
     def check_text(self, ids: Sequence[int], text: str) -> None:
-        """`TokenDrift` unless the ids decode to the text that their engine gave: one that loses ids would train on others."""
-        mine = self.decode(ids)
-        if text not in (mine, self.decode_action(ids)):
-            at = next((i for i, (a, b) in enumerate(zip(mine, text, strict=False)) if a != b), min(len(mine), len(text)))
-            raise TokenDrift(
-                f"the engine's ids decode to {mine[at : at + 40]!r} at character {at}, its text says {text[at : at + 40]!r}: "
-                "ids and text are not of the same turn"
+        """`WrongAnswer` unless the ids decode to the text that their engine gave: one that loses ids would train on others.
+
+        Space and U+FFFD do not count: engines decode piece by piece and clean spaces up, which changes these alone.
+        """
+        mine, given = _visible(self.decode(ids)), _visible(text)
+        if given not in (mine, _visible(self.decode_action(ids))):
+            at = next((i for i, (a, b) in enumerate(zip(mine, given, strict=False)) if a != b), min(len(mine), len(given)))
+            raise WrongAnswer(
+                f"the engine's ids decode to {mine[at : at + 40]!r} at visible character {at}, its text says "
+                f"{given[at : at + 40]!r}: ids and text are not of the same turn"
             )
 
     def decode_action(self, ids: Sequence[int]) -> str:
@@ -294,6 +297,10 @@ class ChatFormat:
             written = json.dumps([call.name, call.arguments], ensure_ascii=False)
             if not self._control_ids.isdisjoint(self._full.encode(written, add_special_tokens=False).ids):
                 raise UsageError(f"a tool call to {call.name!r} in the prompt holds the text of a control token")
+
+
+def _visible(text: str) -> str:
+    return "".join(text.replace("\ufffd", "").split())
 
 
 def _load(folder: Path) -> PreTrainedTokenizerFast:
