@@ -45,6 +45,7 @@ class FakeSGLang(httpx2.AsyncBaseTransport):
         self.faults: dict[str, list[Fault]] = {}
         self.calls: list[str] = []
         self.served: list[str] = []
+        self.asked: list[dict[str, Any]] = []
         self.version = "0.5.23"
         self.architecture = "LlamaForCausalLM"
         self.cached: set[tuple[int, ...]] = set()
@@ -85,6 +86,7 @@ class FakeSGLang(httpx2.AsyncBaseTransport):
         return reply if isinstance(reply, httpx2.Response) else httpx2.Response(200, json=reply)
 
     async def _generate(self, body: dict[str, Any]) -> dict[str, Any]:
+        self.asked.append(body)
         prompt, sampling, life = tuple(body["input_ids"]), body["sampling_params"], self.lives
         running = self.running[body["rid"]] = _Running()
         cached = max((n for n in range(len(prompt)) if prompt[:n] in self.cached), default=0)
@@ -120,6 +122,7 @@ class FakeSGLang(httpx2.AsyncBaseTransport):
         return {
             "finish_reason": finish,
             "prompt_tokens": n_prompt,
+            "completion_tokens": len(running.ids),
             "cached_tokens": cached,
             "weight_version": self.name,
             "weight_versions": spans,
