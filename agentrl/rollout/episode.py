@@ -201,11 +201,12 @@ class _Conversation:
             known = self._stored_turn()
             generation, budget = await self._generate() if known is None else (_sampled_before(known), self._limit()[1])
             truncated = generation.finish_reason is not FinishReason.STOP
+            ids = generation.token_ids.tolist()
             if generation.text is not None:
-                self.runner.chat.check_text(generation.token_ids.tolist(), generation.text)
+                self.runner.chat.check_text(ids, generation.text)
             segment = self.transcript.append_action(generation)
-            text = self.runner.chat.decode_action(generation.token_ids.tolist())
-            self.episode.context_tokens = len(self.transcript.token_ids)
+            text = self.runner.chat.decode_action(ids)
+            self.episode.context_tokens = self.transcript.n_context
             outcome = await take_turn(environment, self.episode, text, truncated=truncated, read=self.runner.chat.parse)
             if known is None:
                 await self._store(segment, text, outcome, generation)
@@ -213,7 +214,7 @@ class _Conversation:
                 where = f"trajectory {self.opened.trajectory}, segment {segment.index}"
                 raise TokenDrift(f"{where}: doing the stored calls again started sub-agents that are not stored")
             ended = budget if truncated else outcome.ended
-            self.history.act(text, generation.token_ids.tolist())
+            self.history.act(text, ids)
             if outcome.compacted is not None:
                 self._compact(outcome.compacted)
             elif outcome.messages and ended is not Termination.TERMINATED:
@@ -237,7 +238,7 @@ class _Conversation:
     def _room(self) -> tuple[int, Termination]:
         """Tokens left, and the budget that is the tighter one."""
         tokens = self.environment.max_tokens - self.transcript.n_tokens
-        context = self.runner.engine.info.max_context - len(self.transcript.token_ids)
+        context = self.runner.engine.info.max_context - self.transcript.n_context
         return min((tokens, Termination.TRUNCATED_TOKENS), (context, Termination.TRUNCATED_CONTEXT), key=lambda pair: pair[0])
 
     def _exhausted(self) -> Termination | None:

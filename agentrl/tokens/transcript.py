@@ -51,6 +51,11 @@ class Transcript:
         return self._ids[self._context_start :]
 
     @property
+    def n_context(self) -> int:
+        """Number of ids in the current context."""
+        return len(self._ids) - self._context_start
+
+    @property
     def n_tokens(self) -> int:
         """Number of ids in all contexts."""
         return len(self._ids)
@@ -67,7 +72,7 @@ class Transcript:
 
     def append_observation(self, ids: Sequence[int]) -> None:
         """Add ids that the environment or the template wrote; they belong to the next segment."""
-        self._ids.extend(int(i) for i in ids)
+        self._ids.extend(map(int, ids))
 
     def append_action(self, sampled: SampledTokens) -> Segment:
         """Add what the engine sampled after the ids so far and return the segment it closes.

@@ -21,9 +21,9 @@ from agentrl.errors import EngineError, UnknownOutcome
 from agentrl.monitor.log import ProcessLog
 from agentrl.rollout.episode import EpisodeRunner
 from agentrl.rollout.worker import RolloutWorker
-from agentrl.store.contract import RunSpec
+from agentrl.store.contract import OpenResult, RunSpec
 from agentrl.tokens.chat_format import ChatFormat
-from agentrl.types import FinishReason, Outcome, Place, Sampling, StoredTrajectory
+from agentrl.types import FinishReason, Opened, Outcome, Place, Sampling, StoredTrajectory
 
 EMPTY = np.empty(0, np.int32)
 
@@ -47,7 +47,7 @@ LIES = {
     "another text": Lie(lambda g: replace(g, text="<tool_call>"), "WrongAnswer", "not of the same turn"),
     "lost ids": Lie(lambda g: replace(g, token_ids=g.token_ids[1:]), "WrongAnswer", "differ in length"),
     "a version that goes back in the turn": Lie(
-        lambda g: replace(g, versions=np.arange(len(g.versions), 0, -1, np.int32)), "WrongAnswer", "decrease"
+        lambda g: replace(g, versions=np.arange(len(g.versions), 0, -1, dtype=np.int32)), "WrongAnswer", "decrease"
     ),
     "a version that goes back between turns": Lie(
         lambda g: replace(g, versions=g.versions - 1), "WrongAnswer", "the turn before ended at"
@@ -83,13 +83,22 @@ async def worked(case: Case, folder: Path, lie: Lie) -> tuple[RolloutWorker, lis
     case.store.publish_version(case.run.id, fence, version.version)
     await case.engine.load(version)
     turns: Tally[str] = Tally()
+    first: list[Opened] = []
+    ask = case.store.open_episodes
+
+    def once(*arguments: Any, **named: Any) -> OpenResult:
+        opened = OpenResult([], "no_capacity") if first else ask(*arguments, **named)
+        first.extend(opened.episodes)
+        return opened
+
+    case.store.open_episodes = once  # type: ignore[method-assign]
 
     def script(request: GenerateRequest) -> list[int]:
         turns[request.session] += 1
         return case.chat.encode_action(call(0) if turns[request.session] == 1 else "stop")
 
     case.engine._script = script
-    lie_in(case.engine, lambda request: request.session == min(turns) and turns[request.session] == 2, lie)
+    lie_in(case.engine, lambda request: request.session == str(first[0].trajectory) and turns[request.session] == 2, lie)
     runner = EpisodeRunner(case.environment, case.store, case.engine, case.chat, DeadPool(), Sampling())
     worker = RolloutWorker(case.store, case.run, "W", case.engine, runner, case.lineage, 4, ProcessLog(folder, "rollout"))
     stop = asyncio.Event()

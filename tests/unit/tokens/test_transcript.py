@@ -110,6 +110,7 @@ def test_new_context__request_holds_its_ids_only() -> None:
     transcript.start_context()
     transcript.append_observation([7])
     assert transcript.token_ids == [7]
+    assert transcript.n_context == 1
     assert transcript.append_action(sampled([8])).context == 1
     assert transcript.n_tokens == 5
 
