@@ -47,6 +47,7 @@ class FakeSGLang(httpx2.AsyncBaseTransport):
         self.served: list[str] = []
         self.asked: list[dict[str, Any]] = []
         self.version = "0.5.23"
+        self.preferred: dict[str, Any] | None = None
         self.architecture = "LlamaForCausalLM"
         self.cached: set[tuple[int, ...]] = set()
         self.sent: list[list[str]] = []
@@ -142,7 +143,11 @@ class FakeSGLang(httpx2.AsyncBaseTransport):
         return {"version": self.version, "dtype": "float32", "device": "cpu", "tp_size": 1, "max_req_input_len": context}
 
     async def _model_info(self, body: dict[str, Any]) -> dict[str, Any]:
-        return {"weight_version": self.name, "architectures": [self.architecture]}
+        return {
+            "weight_version": self.name,
+            "architectures": [self.architecture],
+            "preferred_sampling_params": self.preferred,
+        }
 
     async def _ready(self, body: dict[str, Any]) -> dict[str, Any]:
         if self.paused:

@@ -199,7 +199,7 @@ class _Conversation:
                 await end(environment, self.episode, ended)
                 return await self._ending(ended)
             known = self._stored_turn()
-            generation, budget = await self._generate() if known is None else (_sampled_before(known), self._limit()[1])
+            generation, budget = await self._generate() if known is None else self._sampled_before(known)
             truncated = generation.finish_reason is not FinishReason.STOP
             ids = generation.token_ids.tolist()
             if generation.text is not None:
@@ -261,6 +261,13 @@ class _Conversation:
                 f"than the stored one, so the episode can't be continued: {self.environment.name!r} is not deterministic"
             )
         return known
+
+    def _sampled_before(self, turn: Segment) -> tuple[Generation, Termination]:
+        """The stored turn as it was answered; why it was aborted, if it was, died with its worker."""
+        assert turn.finish_reason is not None
+        aborted = turn.finish_reason is FinishReason.ABORT
+        budget = Termination.ABORTED if aborted else self._limit()[1]
+        return Generation(turn.action, turn.logprobs, turn.versions, turn.finish_reason), budget
 
     async def _generate(self) -> tuple[Generation, Termination]:
         room, budget = self._limit()
@@ -326,11 +333,6 @@ class _Conversation:
 
 def _by_tokens(limit: tuple[int, Termination]) -> tuple[int, bool]:
     return limit[0], limit[1] is not Termination.TRUNCATED_TURN_TOKENS
-
-
-def _sampled_before(turn: Segment) -> Generation:
-    assert turn.finish_reason is not None
-    return Generation(turn.action, turn.logprobs, turn.versions, turn.finish_reason)
 
 
 def _turn_seed(episode_seed: int, turn: int) -> int:

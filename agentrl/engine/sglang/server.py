@@ -19,6 +19,8 @@ OLDEST = Version("0.5.21")
 """The first with versions per token and with a bracket around pushed weights."""
 CONTROL_S = 120.0
 """Longest wait for an answer to a control request: large weights take their time."""
+SENT = frozenset({"temperature", "max_new_tokens", "no_stop_trim", "skip_special_tokens"})
+"""Sampling settings that every request names; others fall back to what the server was started with."""
 PROBE_S = 10.0
 CONNECT_S = 5.0
 
@@ -59,7 +61,7 @@ class Server:
         )
 
     async def info(self) -> ServerInfo:
-        """`UsageError` when the server is too old."""
+        """`UsageError` when the server is too old, or was started to sample otherwise than requests say."""
         found = await self._get("/server_info")
         model = await self._get("/model_info")
         try:
@@ -76,6 +78,11 @@ class Server:
             raise UsageError(f"{self.url} is not an SGLang server of version {OLDEST} or newer: {error!r}") from error
         if old:
             raise UsageError(f"{self.url} runs SGLang {info.version}; {OLDEST} or newer is needed")
+        if preferred := sorted(set(model.get("preferred_sampling_params") or ()) - SENT):
+            raise UsageError(
+                f"{self.url} was started with --preferred-sampling-params that set {', '.join(preferred)}: its tokens would be "
+                "of another distribution than its log-probs; start it without them"
+            )
         return info
 
     async def weight_version(self) -> str:

@@ -455,6 +455,14 @@ async def test_server_that_cant_serve_the_run__refused_at_the_start(case: Case, 
         await case.engine("a")
 
 
+async def test_preflight__a_server_that_samples_otherwise_than_asked_is_refused(case: Case) -> None:
+    case.server("a").preferred = {"temperature": 0.6}
+    await case.engine("a")  # each request names its own
+    case.server("b").preferred = {"temperature": 0.6, "top_p": 0.9, "repetition_penalty": 1.05}
+    with pytest.raises(UsageError, match=r"http://b was started with .* that set repetition_penalty, top_p"):
+        await case.engine("b")
+
+
 @pytest.mark.parametrize("sampling", [{"top_p": 0.9}, {"top_k": 5}])
 async def test_preflight__cut_distributions_are_refused(case: Case, sampling: dict[str, Any]) -> None:
     engine = await case.engine("a")
