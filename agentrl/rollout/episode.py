@@ -77,14 +77,15 @@ class EpisodeRunner:
         """Run the episode and complete it in the store; returns how it ended."""
         episode: Episode | None = None
         sandbox: str | None = None
+        family = Family(opened, self._converse)
         try:
             sandbox = await self.sandbox_of(opened.task) if self.sandbox_of else None
             async with boxes_of(self.environment, opened.task, self._queue) as boxes:
                 episode, _ = await begin(
                     self.environment, opened.task, seed=opened.seed, sandbox=boxes.main, sandboxes=boxes.others
                 )
-                ending = await self._act(opened, episode)
-            ending = await self._graded(episode, ending)
+                ending = await self._act(opened, episode, family)
+            ending = await self._graded(episode, ending, family)
         except _INFRASTRUCTURE as error:
             self.causes[opened.trajectory] = error
             ending = EpisodeEnd(
@@ -105,9 +106,7 @@ class EpisodeRunner:
         self.episodes += 1
         return ending
 
-    async def _act(self, opened: Opened, episode: Episode) -> EpisodeEnd:
-        family = Family(opened, self._converse)
-
+    async def _act(self, opened: Opened, episode: Episode, family: Family) -> EpisodeEnd:
         async def write(segment: Segment) -> None:
             await asyncio.to_thread(self.store.write_segment, opened, segment, family.take())
 
@@ -154,13 +153,13 @@ class EpisodeRunner:
         sandboxes = {f"sandbox_{name}": round(value, 4) for name, value in self.pool.metrics().items()}
         return {**totals, **seconds, **engine, **sandboxes}
 
-    async def _graded(self, episode: Episode, ending: EpisodeEnd) -> EpisodeEnd:
+    async def _graded(self, episode: Episode, ending: EpisodeEnd, family: Family) -> EpisodeEnd:
         if not is_gradable(self.environment, ending.termination):
             return ending
         began = time.monotonic()
         reward = await self._grade(episode)
         self.reward_s += time.monotonic() - began
-        return replace(ending, outcome=Outcome.GRADED, reward=reward)
+        return replace(ending, outcome=Outcome.GRADED, reward=reward, verdicts=family.verdicts(self.environment))
 
     async def _grade(self, episode: Episode) -> Reward:
         async with boxes_of(self.environment, episode.task, self._queue) as boxes:
