@@ -211,8 +211,9 @@ class SGLangEngine:
             if part is None or turn.aborted.is_set():
                 return self._joined(turn, parts, FinishReason.ABORT)
             if empty > REISSUES:
-                why = part.finish_reason.value
-                raise WrongAnswer(f"session {turn.request.session}: {empty} answers without a token, the last ended by {why}")
+                raise WrongAnswer(
+                    f"session {turn.request.session}: {empty} answers without a token, the last ended by {part.why}"
+                )
 
     def _joined(self, turn: _Turn, parts: Sequence[Reply], reason: FinishReason) -> Generation:
         ids = _concatenated([part.token_ids for part in parts], np.int32)

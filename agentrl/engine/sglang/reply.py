@@ -33,6 +33,8 @@ class Reply:
     logprobs: np.ndarray
     versions: np.ndarray
     finish_reason: FinishReason
+    why: str
+    """Of the end, in the server's words where it has some."""
     text: str | None
     """What the server decoded them to; None where it holds no tokenizer."""
     cached_tokens: int
@@ -47,7 +49,7 @@ def parse_reply(reply: Mapping[str, Any], names: WeightNames, n_vocabulary: int,
         meta = reply["meta_info"]
         rows = meta.get("output_token_logprobs") or []
         ids = np.array(reply["output_ids"], dtype=np.int32).reshape(-1)
-        finish = FINISH[meta["finish_reason"]["type"]]
+        finish, why = _finish(meta["finish_reason"])
         versions = _versions(meta, len(ids), names, where)
         seconds = float(meta.get("queue_time") or 0.0), float(meta["e2e_latency"])
         counts = int(meta.get("cached_tokens") or 0), int(meta.get("num_retractions") or 0)
@@ -59,8 +61,13 @@ def parse_reply(reply: Mapping[str, Any], names: WeightNames, n_vocabulary: int,
     foreign = (ids < 0) | (ids >= n_vocabulary)
     if foreign.any():
         raise WrongAnswer(f"{where}: id {ids[foreign.argmax()]} is outside of [0, {n_vocabulary})")
-    text = reply.get("text")
-    return Reply(ids, _logprobs(rows, ids, where), versions, finish, text if isinstance(text, str) else None, *counts, *seconds)
+    text = reply.get("text") if isinstance(reply.get("text"), str) else None
+    return Reply(ids, _logprobs(rows, ids, where), versions, finish, why, text, *counts, *seconds)
+
+
+def _finish(said: Mapping[str, Any]) -> tuple[FinishReason, str]:
+    kind = said["type"]
+    return FINISH[kind], f"{kind}: {said['message']:.300}" if said.get("message") else kind
 
 
 def _logprobs(rows: Any, ids: np.ndarray, where: str) -> np.ndarray:

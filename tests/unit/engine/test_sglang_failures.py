@@ -396,11 +396,16 @@ async def test_server_error__again_and_again_is_given_up(case: Case) -> None:
 async def test_empty_completion__is_asked_again_and_given_up_in_the_end(case: Case, reason: str) -> None:
     engine = await case.engine("a")
     await engine.load(case.version(1))
-    empty = damaged(finish_reason={"type": reason}, output_token_logprobs=[], weight_versions=[], completion_tokens=0)
+    empty = damaged(
+        finish_reason={"type": reason, "message": "too long\x1b"},
+        output_token_logprobs=[],
+        weight_versions=[],
+        completion_tokens=0,
+    )
     case.server("a").faults["/generate"] = [lambda reply: {**empty(reply), "output_ids": []}] * REISSUES
     assert len((await engine.generate(turn())).token_ids) == 20
     case.server("a").faults["/generate"] = [lambda reply: {**empty(reply), "output_ids": []}] * (REISSUES + 1)
-    with pytest.raises(WrongAnswer, match=f"4 answers without a token, the last ended by {reason}"):
+    with pytest.raises(WrongAnswer, match=f"4 answers without a token, the last ended by {reason}: too long"):
         await engine.generate(turn())
 
 
