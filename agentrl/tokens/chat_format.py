@@ -64,7 +64,9 @@ class ChatFormat:
         )
         self._end_of_turn_text, self.stop_token_ids = self._find_ends()
         self.end_of_turn_id = self.stop_token_ids[0]
-        self.opens_reasoning = opens(self.text.cut_prompt(prompt_shape([Message("user", "")]), "").texts[-1])
+        asked = self.text.cut_prompt(prompt_shape([Message("user", "")]), "")
+        self.opens_reasoning = opens(asked.texts[-1])
+        self._turn_ids = self._controls_in("".join(asked.texts)) | set(self.stop_token_ids)
         self.neutral_calls = False
         self.follows = follow
         self._check_append_only()
@@ -73,6 +75,7 @@ class ChatFormat:
         """Ids of a whole conversation with the assistant's turn opened. ``tools``: JSON schemas for the template to show."""
         for message in messages:
             self._refuse_control_text_in_calls(message)
+        self._refuse_turns_in_tools(tools)
         pieces = self.text.cut_prompt(prompt_shape(messages), json.dumps(list(tools)) if tools else "")
         return self.fill(pieces, lambda kind, index: self.encode_content(messages[index].content))
 
@@ -297,6 +300,18 @@ class ChatFormat:
             written = json.dumps([call.name, call.arguments], ensure_ascii=False)
             if not self._control_ids.isdisjoint(self._full.encode(written, add_special_tokens=False).ids):
                 raise UsageError(f"a tool call to {call.name!r} in the prompt holds the text of a control token")
+
+    def _controls_in(self, text: str) -> set[int]:
+        """Control tokens whose text stands in ``text``, also inside of longer ones."""
+        controls = self._full.get_added_tokens_decoder().items()
+        return {i for i, token in controls if token.content.strip() and token.content in text}
+
+    def _refuse_turns_in_tools(self, tools: Sequence[Json]) -> None:
+        """The template writes declarations as they are: one could open a turn."""
+        for tool in tools:
+            written = json.dumps(tool, ensure_ascii=False)
+            if not self._turn_ids.isdisjoint(self._full.encode(written, add_special_tokens=False).ids):
+                raise UsageError(f"the declaration of a tool holds the text of a control token: {written:.300}")
 
 
 def _visible(text: str) -> str:
