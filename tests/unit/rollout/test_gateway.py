@@ -175,7 +175,15 @@ async def test_truncated_is_no_call__its_text_is_shown(case: Case) -> None:
 
 @pytest.mark.parametrize(
     ("setting", "named"),
-    [({"temperature": 0.2}, "temperature"), ({"top_p": 0.9}, "top_p"), ({"n": 2}, "n=2"), ({"stop": ["x"]}, "stop")],
+    [
+        ({"temperature": 0.2}, "temperature"),
+        ({"top_p": 0.9}, "top_p"),
+        ({"n": 2}, "n=2"),
+        ({"stop": ["x"]}, "stop"),
+        ({"parallel_tool_calls": False, "tools": [TOOL]}, "parallel_tool_calls"),
+        ({"extra_body": {"chat_template_kwargs": {"enable_thinking": False}}}, "chat_template_kwargs"),
+        ({"extra_body": {"guided_regex": "a+"}}, "guided_regex"),
+    ],
 )
 async def test_other_distribution__is_refused_by_name(setting: dict[str, Any], named: str, case: Case) -> None:
     _, client = await case.open()
