@@ -141,6 +141,8 @@ class Gateway:
             except UnknownOutcome as error:
                 return _error(503, "store_unreachable", error)
             except StoreError as error:
+                if "id" not in request.path_params:
+                    return _error(503, "store_refused", error)
                 self.open.pop(request.path_params["id"], None)
                 return _error(410, "episode_lost", error)
 
