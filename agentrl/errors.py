@@ -15,7 +15,9 @@
     │   ├── CommitRefused          count, lag or lease changed under a step
     │   └── UnknownOutcome         the connection broke; retry by key
     ├── EngineError
-    │   └── WeightsCorrupt         checksum or names do not match
+    │   ├── WeightsCorrupt         checksum or names do not match
+    │   ├── WrongAnswer            what an engine answered can't have been sampled
+    │   └── BrokenDistribution     a log-prob that is not finite
     ├── EnvironmentFault           an environment's own code failed
     └── TokenDrift                 stored ids and engine ids differ
 
@@ -102,6 +104,14 @@ class EngineError(AgentRLError):
 
 class WeightsCorrupt(EngineError):
     """A weights file does not match its checksum or the model's names and shapes."""
+
+
+class WrongAnswer(EngineError):
+    """An engine's answer contradicts itself or can't have been sampled; nothing of it is kept."""
+
+
+class BrokenDistribution(EngineError):
+    """An engine gave a log-prob that is not finite: its weights or its kernels are broken, so others will follow."""
 
 
 class EnvironmentFault(AgentRLError):

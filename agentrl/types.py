@@ -316,6 +316,8 @@ class EpisodeEnd:
     retryable: bool = True
     sandbox: str | None = None
     """Provider and image digest, where only the task decides them; replaces the lineage's. None: that one stays."""
+    verdicts: Mapping[UUID, Reward] = field(default_factory=dict)
+    """By trajectory: what the episode's reward code gave sub-agents that have no verdict yet. Only with a ``reward``."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,7 +45,9 @@ class FakeSGLang(httpx2.AsyncBaseTransport):
         self.faults: dict[str, list[Fault]] = {}
         self.calls: list[str] = []
         self.served: list[str] = []
+        self.asked: list[dict[str, Any]] = []
         self.version = "0.5.23"
+        self.preferred: dict[str, Any] | None = None
         self.architecture = "LlamaForCausalLM"
         self.cached: set[tuple[int, ...]] = set()
         self.sent: list[list[str]] = []
@@ -85,6 +87,7 @@ class FakeSGLang(httpx2.AsyncBaseTransport):
         return reply if isinstance(reply, httpx2.Response) else httpx2.Response(200, json=reply)
 
     async def _generate(self, body: dict[str, Any]) -> dict[str, Any]:
+        self.asked.append(body)
         prompt, sampling, life = tuple(body["input_ids"]), body["sampling_params"], self.lives
         running = self.running[body["rid"]] = _Running()
         cached = max((n for n in range(len(prompt)) if prompt[:n] in self.cached), default=0)
@@ -120,6 +123,7 @@ class FakeSGLang(httpx2.AsyncBaseTransport):
         return {
             "finish_reason": finish,
             "prompt_tokens": n_prompt,
+            "completion_tokens": len(running.ids),
             "cached_tokens": cached,
             "weight_version": self.name,
             "weight_versions": spans,
@@ -139,7 +143,11 @@ class FakeSGLang(httpx2.AsyncBaseTransport):
         return {"version": self.version, "dtype": "float32", "device": "cpu", "tp_size": 1, "max_req_input_len": context}
 
     async def _model_info(self, body: dict[str, Any]) -> dict[str, Any]:
-        return {"weight_version": self.name, "architectures": [self.architecture]}
+        return {
+            "weight_version": self.name,
+            "architectures": [self.architecture],
+            "preferred_sampling_params": self.preferred,
+        }
 
     async def _ready(self, body: dict[str, Any]) -> dict[str, Any]:
         if self.paused:

@@ -26,7 +26,7 @@ from agentrl.engine.sampling import check_sampling, draw, uniforms
 from agentrl.engine.slots import Slots
 from agentrl.engine.traffic import Traffic
 from agentrl.engine.transformer import Decoder, KVCache, Rows
-from agentrl.errors import EngineError, WeightsCorrupt
+from agentrl.errors import BrokenDistribution, EngineError, WeightsCorrupt
 from agentrl.model.config import ModelConfig
 from agentrl.model.safetensors_io import require_shapes
 from agentrl.model.weight_files import model_tensors, verified
@@ -162,7 +162,9 @@ class LocalEngine:
                 await self._gather()
         except Exception as error:  # the driver's boundary: whatever stops it must not leave a request waiting
             for job in list(self._by_session.values()):
-                self._fail(job, f"the engine failed: {error!r}", error)
+                failure = EngineError(f"session {job.request.session}: the engine failed: {error!r}")
+                failure.__cause__ = error
+                self._fail(job, failure)
 
     async def _gather(self) -> None:
         """Let others run, then wait for some of the resting sessions."""
@@ -241,7 +243,7 @@ class LocalEngine:
         for i in np.flatnonzero(ended):
             job = self._running[int(slots[i])]
             if broken[i]:
-                self._fail(job, f"version {self._version} gave a distribution that is not finite", None)
+                self._fail(job, self._broken(job))
             else:
                 self._finish(job, FinishReason.STOP if stopped[i] else FinishReason.LENGTH)
 
@@ -265,10 +267,12 @@ class LocalEngine:
                 )
             )
 
-    def _fail(self, job: _Job, what: str, cause: BaseException | None) -> None:
+    def _broken(self, job: _Job) -> BrokenDistribution:
+        where = f"session {job.request.session}"
+        return BrokenDistribution(f"{where}: version {self._version} gave a distribution that is not finite")
+
+    def _fail(self, job: _Job, error: EngineError) -> None:
         self._leave(job)
-        error = EngineError(f"session {job.request.session}: {what}")
-        error.__cause__ = cause
         if not job.answer.done():
             job.answer.set_exception(error)
 

@@ -20,11 +20,6 @@ def check_sampling(sampling: Sampling) -> None:
         raise UsageError(f"temperature {sampling.temperature} is not a finite number >= 0")
 
 
-def logprob_kind(sampling: Sampling) -> str:
-    """What recorded log-probs mean: ``sampled``, or ``raw`` for greedy decoding, which samples from nothing."""
-    return "sampled" if sampling.temperature > 0 else "raw"
-
-
 def uniforms(seed: int, n: int) -> np.ndarray:
     """float64 [n] in [0, 1), a function of the seed alone; a longer draw begins with the shorter one."""
     return np.random.Generator(np.random.PCG64(seed)).random(n)

@@ -51,7 +51,8 @@ class Environment:
     """Further sandboxes of an episode: ``episode.sandboxes[name]``."""
     sub_agents: Mapping[str, Environment] = MappingProxyType({})
     """Agents that an episode may start with ``await episode.sub_agent(name, payload)``, each an environment with messages and
-    tools of its own. It works in the sandboxes of the episode. Without a ``reward`` of its own it gets that of its parent.
+    tools of its own. It works in the sandboxes of the episode. Without a ``reward`` of its own it gets the ``verdict`` that the
+    episode's ``reward`` sets for it, else that of its parent.
     """
     max_sub_agents: int = 16
     """Sub-agents that one episode may start."""

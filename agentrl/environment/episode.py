@@ -12,7 +12,7 @@ from agentrl.errors import EnvironmentFault
 from agentrl.tokens.call_values import ParsedTurn, Schemas
 from agentrl.tokens.messages import Message
 from agentrl.tokens.tool_calls import parse
-from agentrl.types import Json, Task, Termination, ToolCall, ToolResult
+from agentrl.types import Json, Reward, Task, Termination, ToolCall, ToolResult
 from sandboxes.contract import Sandbox
 
 
@@ -78,6 +78,9 @@ class Episode:
     """False once a tool not declared ``side_effects=False`` was called: such an episode is never run again."""
     sub_agents: list[Episode] = field(default_factory=list)
     """Those that it started itself, in the order of their starts."""
+    verdict: Reward | float | bool | None = None
+    """Of a sub-agent whose class defines no ``reward``: set it in the episode's ``reward``, and it counts for this one instead
+    of the episode's."""
     failure: Exception | None = None
     """What broke a sub-agent. It breaks this episode too, whatever the environment makes of the exception."""
     start: Callable[[str, Mapping[str, Json]], Awaitable[Episode]] | None = None

@@ -75,12 +75,23 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "repetition_penalty": (1,),
     "logit_bias": ({},),
     "stop": ([],),
+    "stop_token_ids": ([],),
+    "ignore_eos": (False,),
+    "min_tokens": (0,),
+    "bad_words": ([],),
+    "guided_json": (),
+    "guided_regex": (),
+    "guided_choice": (),
+    "guided_grammar": (),
+    "chat_template_kwargs": ({},),
+    "reasoning_effort": (),
+    "parallel_tool_calls": (True,),
     "logprobs": (False,),
     "response_format": ({"type": "text"},),
     "tool_choice": ("auto",),
     "functions": ([],),
 }
-"""Settings that would change the sampled distribution or the answer's shape, and the values that do not."""
+"""Settings that would change the prompt, the sampled distribution or the answer's shape, and the values that do not."""
 
 
 @dataclass(frozen=True)

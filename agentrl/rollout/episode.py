@@ -65,8 +65,8 @@ class EpisodeRunner:
     """Episodes that another worker began."""
     reward_s: float = 0.0
     tool_s: float = 0.0
-    environment_faults: set[UUID] = field(default_factory=set)
-    """Trajectories that failed by the environment's own code."""
+    causes: dict[UUID, Exception] = field(default_factory=dict)
+    """What made a trajectory fail, until somebody takes it."""
     unrepeatable: set[UUID] = field(default_factory=set)
     """Trajectories that were cut off, by a stop or by an unforeseen error, after a call that must not be repeated."""
 
@@ -77,17 +77,17 @@ class EpisodeRunner:
         """Run the episode and complete it in the store; returns how it ended."""
         episode: Episode | None = None
         sandbox: str | None = None
+        family = Family(opened, self._converse)
         try:
             sandbox = await self.sandbox_of(opened.task) if self.sandbox_of else None
             async with boxes_of(self.environment, opened.task, self._queue) as boxes:
                 episode, _ = await begin(
                     self.environment, opened.task, seed=opened.seed, sandbox=boxes.main, sandboxes=boxes.others
                 )
-                ending = await self._act(opened, episode)
-            ending = await self._graded(episode, ending)
+                ending = await self._act(opened, episode, family)
+            ending = await self._graded(episode, ending, family)
         except _INFRASTRUCTURE as error:
-            if isinstance(error, EnvironmentFault):
-                self.environment_faults.add(opened.trajectory)
+            self.causes[opened.trajectory] = error
             ending = EpisodeEnd(
                 n_segments=-1,
                 termination=Termination.FAILED,
@@ -106,9 +106,7 @@ class EpisodeRunner:
         self.episodes += 1
         return ending
 
-    async def _act(self, opened: Opened, episode: Episode) -> EpisodeEnd:
-        family = Family(opened, self._converse)
-
+    async def _act(self, opened: Opened, episode: Episode, family: Family) -> EpisodeEnd:
         async def write(segment: Segment) -> None:
             await asyncio.to_thread(self.store.write_segment, opened, segment, family.take())
 
@@ -155,13 +153,13 @@ class EpisodeRunner:
         sandboxes = {f"sandbox_{name}": round(value, 4) for name, value in self.pool.metrics().items()}
         return {**totals, **seconds, **engine, **sandboxes}
 
-    async def _graded(self, episode: Episode, ending: EpisodeEnd) -> EpisodeEnd:
+    async def _graded(self, episode: Episode, ending: EpisodeEnd, family: Family) -> EpisodeEnd:
         if not is_gradable(self.environment, ending.termination):
             return ending
         began = time.monotonic()
         reward = await self._grade(episode)
         self.reward_s += time.monotonic() - began
-        return replace(ending, outcome=Outcome.GRADED, reward=reward)
+        return replace(ending, outcome=Outcome.GRADED, reward=reward, verdicts=family.verdicts(self.environment))
 
     async def _grade(self, episode: Episode) -> Reward:
         async with boxes_of(self.environment, episode.task, self._queue) as boxes:
@@ -200,13 +198,14 @@ class _Conversation:
                 await end(environment, self.episode, ended)
                 return await self._ending(ended)
             known = self._stored_turn()
-            generation, budget = await self._generate() if known is None else (_sampled_before(known), self._limit()[1])
+            generation, budget = await self._generate() if known is None else self._sampled_before(known)
             truncated = generation.finish_reason is not FinishReason.STOP
+            ids = generation.token_ids.tolist()
             if generation.text is not None:
-                self.runner.chat.check_text(generation.token_ids.tolist(), generation.text)
+                self.runner.chat.check_text(ids, generation.text)
             segment = self.transcript.append_action(generation)
-            text = self.runner.chat.decode_action(generation.token_ids.tolist())
-            self.episode.context_tokens = len(self.transcript.token_ids)
+            text = self.runner.chat.decode_action(ids)
+            self.episode.context_tokens = self.transcript.n_context
             outcome = await take_turn(environment, self.episode, text, truncated=truncated, read=self.runner.chat.parse)
             if known is None:
                 await self._store(segment, text, outcome, generation)
@@ -214,7 +213,7 @@ class _Conversation:
                 where = f"trajectory {self.opened.trajectory}, segment {segment.index}"
                 raise TokenDrift(f"{where}: doing the stored calls again started sub-agents that are not stored")
             ended = budget if truncated else outcome.ended
-            self.history.act(text, generation.token_ids.tolist())
+            self.history.act(text, ids)
             if outcome.compacted is not None:
                 self._compact(outcome.compacted)
             elif outcome.messages and ended is not Termination.TERMINATED:
@@ -238,7 +237,7 @@ class _Conversation:
     def _room(self) -> tuple[int, Termination]:
         """Tokens left, and the budget that is the tighter one."""
         tokens = self.environment.max_tokens - self.transcript.n_tokens
-        context = self.runner.engine.info.max_context - len(self.transcript.token_ids)
+        context = self.runner.engine.info.max_context - self.transcript.n_context
         return min((tokens, Termination.TRUNCATED_TOKENS), (context, Termination.TRUNCATED_CONTEXT), key=lambda pair: pair[0])
 
     def _exhausted(self) -> Termination | None:
@@ -261,6 +260,13 @@ class _Conversation:
                 f"than the stored one, so the episode can't be continued: {self.environment.name!r} is not deterministic"
             )
         return known
+
+    def _sampled_before(self, turn: Segment) -> tuple[Generation, Termination]:
+        """The stored turn as it was answered; why it was aborted, if it was, died with its worker."""
+        assert turn.finish_reason is not None
+        aborted = turn.finish_reason is FinishReason.ABORT
+        budget = Termination.ABORTED if aborted else self._limit()[1]
+        return Generation(turn.action, turn.logprobs, turn.versions, turn.finish_reason), budget
 
     async def _generate(self) -> tuple[Generation, Termination]:
         room, budget = self._limit()
@@ -326,11 +332,6 @@ class _Conversation:
 
 def _by_tokens(limit: tuple[int, Termination]) -> tuple[int, bool]:
     return limit[0], limit[1] is not Termination.TRUNCATED_TURN_TOKENS
-
-
-def _sampled_before(turn: Segment) -> Generation:
-    assert turn.finish_reason is not None
-    return Generation(turn.action, turn.logprobs, turn.versions, turn.finish_reason)
 
 
 def _turn_seed(episode_seed: int, turn: int) -> int:

@@ -8,7 +8,8 @@
 
 Invariants
 - one_trajectory: an episode is opened by the store's admission and ends in exactly one place.
-- abandoned_is_infrastructure: an agent that is silent for ``idle_s`` seconds failed; that is no verdict on the policy.
+- abandoned_is_infrastructure: an agent that is silent for ``idle_s`` seconds failed; that is no verdict on the policy. One that
+  waits for its answer is not silent.
 - clean_release: a stop completes open episodes as aborted, which costs them no attempt.
 """
 
@@ -101,7 +102,7 @@ class Gateway:
             await asyncio.sleep(min(SWEEP_S, self.idle_s))
             now = time.monotonic()
             for trajectory, episode in list(self.open.items()):
-                if now - episode.used_at > self.idle_s:
+                if not episode.busy and now - episode.used_at > self.idle_s:
                     await self._fail(trajectory, f"the agent program was silent for {self.idle_s:g} s")
 
     async def release(self) -> None:
@@ -140,6 +141,8 @@ class Gateway:
             except UnknownOutcome as error:
                 return _error(503, "store_unreachable", error)
             except StoreError as error:
+                if "id" not in request.path_params:
+                    return _error(503, "store_refused", error)
                 self.open.pop(request.path_params["id"], None)
                 return _error(410, "episode_lost", error)
 

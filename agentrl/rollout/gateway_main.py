@@ -97,7 +97,7 @@ async def _until_stopped(gateway: Gateway, freshness: Freshness, listening: sock
         asyncio.create_task(work)
         for work in (
             server.serve([listening]),
-            freshness.keep(gateway.starved, lambda: None),
+            freshness.keep(gateway.starved, lambda loaded: None),
             keep_leases(gateway.store, gateway.run, gateway.name, gateway.held, gateway.lost),
             gateway.sweep(),
             stop.wait(),

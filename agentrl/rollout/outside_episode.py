@@ -5,8 +5,10 @@ Invariants
   is never encoded again.
 - rewritten_is_a_context: a client that changed earlier messages or the tools opens a new context, whose prompt is encoded
   whole; nothing that was sampled before is trained twice.
-- stored_before_answered: a turn is in the store before the client sees it.
+- stored_before_answered: a turn is in the store before the client sees it; one whose write had no known outcome is written
+  again before anything else happens.
 - repeated_is_the_same: the request answered last, sent again, gets the same answer: clients repeat what they think was lost.
+- no_trace_of_a_failure: a request that the engine failed, or answered with what can't have been sampled, changes nothing.
 - truncated_is_no_call: a call in a turn that was cut is text.
 """
 
@@ -78,7 +80,13 @@ class OutsideEpisode:
     _answer: Completion | None = None
     _last_token: int | None = None
     _cut: Termination | None = None
+    _unstored: Segment | None = None
     _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    @property
+    def busy(self) -> bool:
+        """A request of the client is being answered."""
+        return self._lock.locked()
 
     async def complete(self, request: ChatRequest) -> Completion:
         """Sample the next turn and store it. `UsageError` when the request can't be represented."""
@@ -86,6 +94,7 @@ class OutsideEpisode:
             self.used_at = time.monotonic()
             if self.ended:
                 raise UsageError(f"episode {self.opened.trajectory} has ended")
+            await self._store()
             now = [said(message) for message in request.messages]
             if self._answer is not None and now == self._said[:-1] and request.tools == self._tools:
                 return self._answer
@@ -101,6 +110,7 @@ class OutsideEpisode:
                 raise UsageError(f"reward={reward}: a finite number is needed")
             if error is not None and reward is not None:
                 raise UsageError("an episode ends with a reward or with an error, not with both")
+            await self._store()
             self.ended = True
             self.engine.release(str(self.opened.trajectory))
             return await asyncio.to_thread(self.store.complete, self.opened, self._ending(reward, success, error))
@@ -139,6 +149,9 @@ class OutsideEpisode:
                 seed=(self.opened.seed * 1_000_003 + len(self.transcript.segments)) % (1 << 63),
             )
         )
+        if generation.text is not None:
+            self.chat.check_text(generation.token_ids.tolist(), generation.text)
+        self.transcript.check(generation)
         # Only now: a request that got no answer leaves no trace, so that it can be made again.
         if rewritten:
             self.transcript.start_context()
@@ -147,24 +160,29 @@ class OutsideEpisode:
         text = self.chat.decode_action(generation.token_ids.tolist())
         whole = generation.finish_reason is FinishReason.STOP
         parsed = self.chat.parse(text, _schemas(request.tools)) if whole else ParsedTurn(text, ())
-        await self._store(segment, text, parsed.calls, generation)
+        self._unstored = self._with_texts(segment, text, parsed.calls, generation)
         message = _answer(segment.index, text, parsed)
         self._said, self._tools = [*now, said(message)], request.tools
         self._last_token = int(generation.token_ids[-1]) if len(generation.token_ids) else None
         self._cut = None if whole else Termination.TRUNCATED_TURN_TOKENS
         reason = "length" if not whole else "tool_calls" if message.tool_calls else "stop"
         self._answer = Completion(message, reason, len(ids), len(generation.token_ids), segment.context)
+        await self._store()
         return self._answer
 
-    async def _store(self, segment: Segment, text: str, calls: tuple[ToolCall, ...], generation: Generation) -> None:
-        stored = replace(
+    async def _store(self) -> None:
+        if self._unstored is not None:
+            await asyncio.to_thread(self.store.write_segment, self.opened, self._unstored)
+            self._unstored = None
+
+    def _with_texts(self, segment: Segment, text: str, calls: tuple[ToolCall, ...], generation: Generation) -> Segment:
+        return replace(
             segment,
             observation_text=self.chat.decode(segment.observation.tolist()),
             action_text=text,
             tool_calls=calls,
             timings=Timings(generation.queue_s, generation.generate_s, 0.0),
         )
-        await asyncio.to_thread(self.store.write_segment, self.opened, stored)
 
 
 def _schemas(tools: Sequence[dict[str, Json]]) -> dict[str, dict[str, Json]]:

@@ -3,6 +3,7 @@
 Invariants
 - part_of_the_episode: a sub-agent runs in its episode's worker, under its lease and fence; nothing else opens or completes it.
 - stored_with_its_turn: what a sub-agent did is stored by the write of the episode's turn that started it, or not at all.
+- one_verdict: a sub-agent's verdict is its own class's, or what the reward code of its episode set for it, or its parent's.
 - played_once: an episode that another worker continues plays its stored sub-agents again from what is stored, like its turns.
 """
 
@@ -17,9 +18,10 @@ from uuid import UUID
 
 from agentrl.environment.base import Environment
 from agentrl.environment.episode import Episode
+from agentrl.environment.grading import checked_reward
 from agentrl.environment.sub_agents import own_verdict
 from agentrl.errors import EngineError, EnvironmentFault, TokenDrift, UsageError
-from agentrl.types import EpisodeEnd, Opened, Outcome, Segment, StoredTrajectory, SubAgent
+from agentrl.types import EpisodeEnd, Opened, Outcome, Reward, Segment, StoredTrajectory, SubAgent
 
 Write = Callable[[Segment], Awaitable[None]]
 
@@ -48,6 +50,7 @@ class Family:
     converse: Converse
     stored: dict[int, StoredTrajectory] = field(default_factory=dict)
     started: int = 0
+    played: dict[UUID, tuple[Environment, Episode]] = field(default_factory=dict)
     _ended: list[SubAgent] = field(default_factory=list)
 
     def add(self, child: SubAgent) -> None:
@@ -57,6 +60,20 @@ class Family:
         """Those that ended since the last call, parents before their own."""
         ended, self._ended = self._ended, []
         return tuple(sorted(ended, key=lambda child: child.seat))
+
+    def verdicts(self, environment: Environment) -> dict[UUID, Reward]:
+        """What the reward code of ``environment``, the episode's own, set for its sub-agents."""
+        found: dict[UUID, Reward] = {}
+        for trajectory, (own, episode) in self.played.items():
+            if episode.verdict is None:
+                continue
+            if own.has_reward:
+                raise EnvironmentFault(
+                    f"environment {environment.name!r} set the verdict of sub-agent {episode.task.id!r}, but {own.name!r} "
+                    "defines reward: keep one of the two"
+                )
+            found[trajectory] = checked_reward(episode.verdict, environment, episode.task.id)
+        return found
 
 
 @dataclass
@@ -78,6 +95,7 @@ class Starter:
         opened = replace(
             self.family.opened, trajectory=known.id if known else _new_id(), task=episode.task, seed=episode.seed, n_segments=0
         )
+        self.family.played[opened.trajectory] = environment, episode
         segments: list[Segment] = []
         ending = await self._converse(opened, environment, episode, known, segments)
         where = f"sub-agent {environment.name!r} of task {self.episode.task.id!r}"

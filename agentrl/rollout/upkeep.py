@@ -68,19 +68,24 @@ class Freshness:
     announced: asyncio.Event = field(default_factory=asyncio.Event)
     """Set it when there may be a new version."""
 
-    async def keep(self, starved: Callable[[], bool], loaded: Callable[[], None]) -> None:
-        """Load what is due, for ever. ``starved``: nothing runs, nothing is admitted; ``loaded`` is called after each load."""
+    async def keep(self, starved: Callable[[], bool], looked: Callable[[bool], None]) -> None:
+        """Load what is due, for ever. ``starved``: nothing runs, nothing is admitted; ``looked`` is told after each look at the
+        newest version whether it was loaded.
+        """
         while True:
             self.announced.clear()
             newest = await asyncio.to_thread(self.store.newest_version, self.run.id)
-            if newest is not None and await self.is_due(newest, starved()):
+            due = newest is not None and await self.is_due(newest, starved())
+            if newest is not None and due:
                 try:
                     if not await load_unless_superseded(self.store, self.run, self.engine, newest):
                         continue
+                    looked(True)
                 finally:
                     await self.record()
                 self.log.gauge(policy_version=newest.version, step=newest.updates)
-                loaded()
+            else:
+                looked(False)
             await self.record()
             await wait_for(self.announced, self.poll_s)
 

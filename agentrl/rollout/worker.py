@@ -26,7 +26,7 @@ from agentrl.types import EpisodeEnd, Lineage, Opened, Outcome, Termination
 NO_CAPACITY = "no_capacity"
 WATCH_S = 0.25
 GATHER_S = 0.03
-"""Places that come free within this time are filled by one call."""
+"""Places that come free within this time are filled by one call; new weights free a batch of them at once."""
 LOG_S = 10.0
 
 
@@ -49,6 +49,7 @@ class RolloutWorker:
     """The newest weights are loaded once they are this many policy updates ahead."""
     _running: dict[UUID, tuple[Opened, asyncio.Task[None]]] = field(default_factory=dict)
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
+    _loaded: asyncio.Event = field(default_factory=asyncio.Event)
     _moved: asyncio.Event = field(default_factory=asyncio.Event)
     _closed: asyncio.Event = field(default_factory=asyncio.Event)
     _asked: asyncio.Event = field(default_factory=asyncio.Event)
@@ -76,8 +77,7 @@ class RolloutWorker:
 
     def _woken(self, change: Change) -> None:
         if change == "policy":
-            self._freshness.announced.set()
-            self._changed.set()
+            self._freshness.announced.set()  # it asks for episodes once the engine holds what it should
             self._moved.set()
         elif change == "items" and self.run.spec.group_extra:
             self._closed.set()  # a group that is complete needs its stragglers no more
@@ -89,7 +89,7 @@ class RolloutWorker:
         background = [asyncio.create_task(t) for t in (leases, self._report(), self._watch_failures())]
         await self._freshness.record(pinned=self.evaluate)
         if not self.evaluate:
-            background.append(asyncio.create_task(self._freshness.keep(self._starved, self._changed.set)))
+            background.append(asyncio.create_task(self._freshness.keep(self._starved, self._looked)))
             doomed = drop_stale(self.store, self.run, self.name, self._moved, self._stale)
             background.append(asyncio.create_task(doomed))
         work = asyncio.create_task(self._evaluations() if self.evaluate else self._training())
@@ -105,6 +105,7 @@ class RolloutWorker:
     async def _training(self) -> None:
         while True:
             self._changed.clear()
+            self._loaded.clear()
             free = self.concurrency - len(self._running)
             if free:
                 request = uuid4()
@@ -125,7 +126,12 @@ class RolloutWorker:
     async def _change(self) -> None:
         """Until it may be worth asking again."""
         await wait_for(self._changed, self.poll_s)
-        await asyncio.sleep(GATHER_S)
+        await wait_for(self._loaded, GATHER_S)
+
+    def _looked(self, loaded: bool) -> None:
+        if loaded:
+            self._loaded.set()
+        self._changed.set()
 
     async def _evaluations(self) -> None:
         while True:
@@ -170,10 +176,9 @@ class RolloutWorker:
             end = await self.runner.run(episode)
             self._ended[end.termination.value] += 1
             failed = end.outcome is Outcome.INFRASTRUCTURE
+            cause = self.runner.causes.pop(episode.trajectory, None)
             if failed and end.error is not None:
-                by_environment = episode.trajectory in self.runner.environment_faults
-                self.runner.environment_faults.discard(episode.trajectory)
-                self._failures.failed(episode.trajectory, end.error, by_environment=by_environment)
+                self._failures.failed(episode.trajectory, end.error, cause)
             else:
                 self._failures.ended_well()
         except Fenced as error:
@@ -184,7 +189,7 @@ class RolloutWorker:
         except Exception as error:  # the boundary of one episode: anything unforeseen is a row, not a crash
             self._ended["failed"] += 1
             self.log.error("episode failed", trajectory=str(episode.trajectory), task=episode.task.id)
-            self._failures.failed(episode.trajectory, f"{type(error).__name__}: {error}", by_environment=False)
+            self._failures.failed(episode.trajectory, f"{type(error).__name__}: {error}", error)
             await self._complete_failed(episode, f"{type(error).__name__}: {error}")
         finally:
             full = len(self._running) == self.concurrency

@@ -201,6 +201,8 @@ def end_parameters(end: EpisodeEnd) -> tuple[Any, ...]:
     head = (end.n_segments, end.termination.value, end.outcome.value, None if end.error is None else clean_text(end.error),
             end.retryable, None if end.sandbox is None else clean_text(end.sandbox))  # fmt: skip
     if end.reward is None:
+        if end.verdicts:
+            raise BadValue("end.verdicts is set although end.reward is not: sub-agents are judged with their episode")
         return (*head, None, None, None, None, None, None)
     if end.outcome is not Outcome.GRADED:
         raise BadValue(f"end.reward is set although end.outcome is {end.outcome.value}")

@@ -371,6 +371,7 @@ class TrajectoryStore(Protocol):
 
         Infrastructure outcomes are dropped (``infrastructure``, or ``cancelled`` when aborted) and, if retryable and within
         max_attempts, served again as a new trajectory. Zero action tokens drop as ``zero_action``. Repeating it is harmless.
+        ``end.verdicts`` are written with it; `IllegalMove` for one that is not of a sub-agent of the episode without a verdict.
         """
         ...
 

@@ -296,6 +296,7 @@ class MemoryStore(MemoryTrainer, MemoryGrading):
                     f"{self._named(episode)} announced {end.n_segments} segments, but {len(e.segments)} are stored",
                     len(e.segments),
                 )
+            e.sub_agents = self._judged(e, end)
             e.end = end
             if end.sandbox is not None:
                 e.lineage = replace(e.lineage, sandbox=end.sandbox)
@@ -304,6 +305,15 @@ class MemoryStore(MemoryTrainer, MemoryGrading):
             self._hand_over(r, e, end)
             e.ended_to = e.place
             return e.place
+
+    def _judged(self, e: Episode, end: EpisodeEnd) -> list[SubAgent]:
+        open_ = {child.trajectory for child in e.sub_agents if not child.graded}
+        if unknown := end.verdicts.keys() - open_:
+            raise IllegalMove(
+                f"trajectory {min(unknown)} is no sub-agent without a verdict of {self._named(e.opened)}: it can't be given one"
+            )
+        judged = ((child, end.verdicts.get(child.trajectory)) for child in e.sub_agents)
+        return [child if verdict is None else replace(child, graded=True, reward=verdict) for child, verdict in judged]
 
     def _completed_before(self, e: Episode, end: EpisodeEnd) -> Place:
         first = e.end

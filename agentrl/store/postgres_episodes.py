@@ -32,6 +32,10 @@ END_SUB_AGENT = Function(
     "agentrl.end_sub_agent_v1", "uuid", "bigint", "uuid", "text", "text", "double precision", "boolean", "text", "text", "text",
     "double precision",
 )  # fmt: skip
+JUDGE_SUB_AGENT = Function(
+    "agentrl.judge_sub_agent_v1", "uuid", "bigint", "uuid", "double precision", "boolean", "text", "text", "text",
+    "double precision",
+)  # fmt: skip
 _OPENED = (
     "select trajectory, fence, task_id, payload, split, task_index, seed, start_version, purpose, grp, seat, attempt,"
     " n_segments"
@@ -86,11 +90,24 @@ class PostgresEpisodes(PostgresBatch, PostgresReading):
 
     def complete(self, episode: Opened, end: EpisodeEnd) -> Place:
         parameters = (episode.trajectory, episode.fence, *end_parameters(end))
-        # The end of a group member locks its group, so sharing a transaction could make two workers wait for each other.
-        place = Place(self.shared(COMPLETE, parameters) if episode.group is None else self.row(COMPLETE.one, parameters)[0])
+        if end.verdicts:
+            place = Place(self._complete_with(episode, end, parameters))
+        elif episode.group is None:
+            place = Place(self.shared(COMPLETE, parameters))
+        else:  # it locks its group, so sharing a transaction could make two workers wait for each other
+            place = Place(self.row(COMPLETE.one, parameters)[0])
         if place is Place.READY:
             self.notifier.leave(episode.run, "items")
         return place
+
+    def _complete_with(self, episode: Opened, end: EpisodeEnd, parameters: Sequence[Any]) -> str:
+        with self.transaction() as connection:
+            cursor = connection.cursor(binary=True)
+            for trajectory, verdict in end.verdicts.items():
+                values = (episode.trajectory, episode.fence, trajectory, *reward_parameters(verdict))
+                cursor.execute(JUDGE_SUB_AGENT.one.encode(), JUDGE_SUB_AGENT.values(values))
+            ((place,),) = cursor.execute(COMPLETE.one.encode(), COMPLETE.values(parameters)).fetchall()
+        return str(place)
 
     def park(self, episode: Opened) -> bool:
         parked: bool = self.row("select agentrl.park_v1(%s, %s)", (episode.trajectory, episode.fence))[0]

@@ -19,7 +19,7 @@ import jinja2
 from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
-from agentrl.errors import TokenDrift, UsageError
+from agentrl.errors import UsageError, WrongAnswer
 from agentrl.tokens.messages import Message, Role
 from agentrl.tokens.reasoning import opens
 from agentrl.tokens.template_text import NotASuffix, Pieces, TemplateText, history_shape, prompt_shape
@@ -64,7 +64,9 @@ class ChatFormat:
         )
         self._end_of_turn_text, self.stop_token_ids = self._find_ends()
         self.end_of_turn_id = self.stop_token_ids[0]
-        self.opens_reasoning = opens(self.text.cut_prompt(prompt_shape([Message("user", "")]), "").texts[-1])
+        asked = self.text.cut_prompt(prompt_shape([Message("user", "")]), "")
+        self.opens_reasoning = opens(asked.texts[-1])
+        self._turn_ids = self._controls_in("".join(asked.texts)) | set(self.stop_token_ids)
         self.neutral_calls = False
         self.follows = follow
         self._check_append_only()
@@ -73,6 +75,7 @@ class ChatFormat:
         """Ids of a whole conversation with the assistant's turn opened. ``tools``: JSON schemas for the template to show."""
         for message in messages:
             self._refuse_control_text_in_calls(message)
+        self._refuse_turns_in_tools(tools)
         pieces = self.text.cut_prompt(prompt_shape(messages), json.dumps(list(tools)) if tools else "")
         return self.fill(pieces, lambda kind, index: self.encode_content(messages[index].content))
 
@@ -133,13 +136,16 @@ class ChatFormat:
         return self._full.decode(list(ids), skip_special_tokens=False)
 
     def check_text(self, ids: Sequence[int], text: str) -> None:
-        """`TokenDrift` unless the ids decode to the text that their engine gave: one that loses ids would train on others."""
-        mine = self.decode(ids)
-        if text not in (mine, self.decode_action(ids)):
-            at = next((i for i, (a, b) in enumerate(zip(mine, text, strict=False)) if a != b), min(len(mine), len(text)))
-            raise TokenDrift(
-                f"the engine's ids decode to {mine[at : at + 40]!r} at character {at}, its text says {text[at : at + 40]!r}: "
-                "ids and text are not of the same turn"
+        """`WrongAnswer` unless the ids decode to the text that their engine gave: one that loses ids would train on others.
+
+        Space and U+FFFD do not count: engines decode piece by piece and clean spaces up, which changes these alone.
+        """
+        mine, given = _visible(self.decode(ids)), _visible(text)
+        if given not in (mine, _visible(self.decode_action(ids))):
+            at = next((i for i, (a, b) in enumerate(zip(mine, given, strict=False)) if a != b), min(len(mine), len(given)))
+            raise WrongAnswer(
+                f"the engine's ids decode to {mine[at : at + 40]!r} at visible character {at}, its text says "
+                f"{given[at : at + 40]!r}: ids and text are not of the same turn"
             )
 
     def decode_action(self, ids: Sequence[int]) -> str:
@@ -294,6 +300,22 @@ class ChatFormat:
             written = json.dumps([call.name, call.arguments], ensure_ascii=False)
             if not self._control_ids.isdisjoint(self._full.encode(written, add_special_tokens=False).ids):
                 raise UsageError(f"a tool call to {call.name!r} in the prompt holds the text of a control token")
+
+    def _controls_in(self, text: str) -> set[int]:
+        """Control tokens whose text stands in ``text``, also inside of longer ones."""
+        controls = self._full.get_added_tokens_decoder().items()
+        return {i for i, token in controls if token.content.strip() and token.content in text}
+
+    def _refuse_turns_in_tools(self, tools: Sequence[Json]) -> None:
+        """The template writes declarations as they are: one could open a turn."""
+        for tool in tools:
+            written = json.dumps(tool, ensure_ascii=False)
+            if not self._turn_ids.isdisjoint(self._full.encode(written, add_special_tokens=False).ids):
+                raise UsageError(f"the declaration of a tool holds the text of a control token: {written:.300}")
+
+
+def _visible(text: str) -> str:
+    return "".join(text.replace("\ufffd", "").split())
 
 
 def _load(folder: Path) -> PreTrainedTokenizerFast:

@@ -40,7 +40,7 @@ class History:
         """Note a sampled turn that the transcript already holds: its text and ids, the stop token included."""
         index = len(self.messages)
         self.messages.append(Message("assistant", text))
-        self._sampled[index] = [int(i) for i in token_ids]
+        self._sampled[index] = list(token_ids)
         if self._chat.follows and self._reasoning_end(text):
             self._reasoned |= {index}
             self._in_prompt |= {index}

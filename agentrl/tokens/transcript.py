@@ -14,7 +14,7 @@ from typing import Protocol
 
 import numpy as np
 
-from agentrl.errors import EngineError, TokenDrift
+from agentrl.errors import BrokenDistribution, TokenDrift, WrongAnswer
 from agentrl.types import FinishReason, Json, Segment
 
 NO_VERSION = -1
@@ -51,6 +51,11 @@ class Transcript:
         return self._ids[self._context_start :]
 
     @property
+    def n_context(self) -> int:
+        """Number of ids in the current context."""
+        return len(self._ids) - self._context_start
+
+    @property
     def n_tokens(self) -> int:
         """Number of ids in all contexts."""
         return len(self._ids)
@@ -67,15 +72,14 @@ class Transcript:
 
     def append_observation(self, ids: Sequence[int]) -> None:
         """Add ids that the environment or the template wrote; they belong to the next segment."""
-        self._ids.extend(int(i) for i in ids)
+        self._ids.extend(map(int, ids))
 
     def append_action(self, sampled: SampledTokens) -> Segment:
         """Add what the engine sampled after the ids so far and return the segment it closes.
 
-        Raises `TokenDrift` when the arrays differ in length or the versions decrease, `EngineError` when a log-prob is
-        not finite; the transcript is unchanged then.
+        Raises as `check` does; the transcript is unchanged then.
         """
-        ids, logprobs, versions = self._checked(sampled)
+        ids, logprobs, versions = self.check(sampled)
         segment = Segment(
             index=len(self._segments),
             observation=self._pending(),
@@ -129,22 +133,29 @@ class Transcript:
         """int32 [n_tokens], `NO_VERSION` where the mask is 0."""
         return self._spread([s.versions for s in self._segments], fill=NO_VERSION, dtype=np.int32)
 
-    def _checked(self, sampled: SampledTokens) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def check(self, sampled: SampledTokens) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Copies of ids, log-probs and versions, if they can be the next action.
+
+        `WrongAnswer` when they differ in length, when the versions decrease, or when a turn that nobody aborted is empty;
+        `BrokenDistribution` when a log-prob is not finite.
+        """
         ids = np.array(sampled.token_ids, dtype=np.int32)
         logprobs = np.array(sampled.logprobs, dtype=np.float32)
         versions = np.array(sampled.versions, dtype=np.int32)
         where = f"segment {len(self._segments)}"
         if not ids.shape == logprobs.shape == versions.shape or ids.ndim != 1:
-            raise TokenDrift(
+            raise WrongAnswer(
                 f"{where}: ids {ids.shape}, log-probs {logprobs.shape} and versions {versions.shape} differ in length"
             )
+        if not len(ids) and sampled.finish_reason is not FinishReason.ABORT:
+            raise WrongAnswer(f"{where}: the engine says {sampled.finish_reason.value}, but gave no token")
         if not np.isfinite(logprobs).all():
-            raise EngineError(
+            raise BrokenDistribution(
                 f"{where}: the engine returned a log-prob that is not finite at token {int(np.isfinite(logprobs).argmin())}"
             )
         earlier = next((int(s.versions[-1]) for s in reversed(self._segments) if s.n_act), NO_VERSION)
         if len(versions) and (versions[0] < earlier or (np.diff(versions) < 0).any()):
-            raise TokenDrift(f"{where}: versions {versions.tolist()} decrease (the turn before ended at {earlier})")
+            raise WrongAnswer(f"{where}: versions {versions.tolist()} decrease (the turn before ended at {earlier})")
         return ids, logprobs, versions
 
     def _pending(self) -> np.ndarray:

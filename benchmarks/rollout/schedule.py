@@ -1,8 +1,8 @@
 """Asynchronous against synchronous on the same long-tailed work, beside the best that any schedule could do with that trace.
 
 Each episode is one tool call whose time is log-normal (sigma 1) and known before; a step takes the trainer a fixed time. The
-bound is the wall time of a simulated schedule that obeys the same admission rule and the same order of claims, and whose every
-move costs nothing.
+bound is the wall time of a simulated schedule that obeys the same rules (admission, the order of claims, the lag bound, which
+costs it what ends too late), and whose every move costs nothing.
 """
 
 from __future__ import annotations
@@ -58,17 +58,22 @@ def measure(quick: bool = False) -> list[Row]:
 
 
 def ideal(work: Work, lag: int) -> float:
-    """Wall seconds when opening, storing, claiming and publishing cost nothing."""
+    """Wall seconds when opening, storing, claiming and publishing cost nothing.
+
+    An episode that ends out of range is dropped at once, and the next task takes its place; after the last comes the first.
+    """
     running: list[tuple[float, int]] = []
     ready: list[tuple[int, float, int]] = []
-    started_at: dict[int, int] = {}
-    now, opened, step, busy_until = 0.0, 0, 0, None
+    started_at: list[int] = []
+    now, step, busy_until = 0.0, 0, None
     leased = 0
     while step < work.steps:
-        while opened < len(work.seconds) and len(running) + len(ready) + leased < (lag + 1) * work.batch:
-            heapq.heappush(running, (now + work.seconds[opened], opened))
-            started_at[opened] = step
-            opened += 1
+        ready = [item for item in ready if step - item[0] <= lag]
+        heapq.heapify(ready)
+        while len(running) + len(ready) + leased < min(lag + 1, work.steps - step) * work.batch:
+            opened = len(started_at)
+            heapq.heappush(running, (now + work.seconds[opened % len(work.seconds)], opened))
+            started_at.append(step)
         if busy_until is None and len(ready) >= work.batch:
             for _ in range(work.batch):
                 heapq.heappop(ready)

@@ -31,7 +31,7 @@ from agentrl.engine.sglang.naming import WeightNames
 from agentrl.engine.sglang.reply import ForeignWeights, Reply, parse_reply
 from agentrl.engine.sglang.server import Server, ServerGone, ServerInfo, ServerRefused
 from agentrl.engine.traffic import Traffic
-from agentrl.errors import EngineError, WeightsCorrupt
+from agentrl.errors import EngineError, WeightsCorrupt, WrongAnswer
 from agentrl.model.config import ModelConfig
 from agentrl.monitor.stopwatch import Stopwatch
 from agentrl.store.loads import EngineLoad
@@ -135,7 +135,10 @@ class SGLangEngine:
                 generation = await self._play(turn)
             answered = True
         except TimeoutError as error:
-            raise EngineError(f"session {request.session}: no answer within {self._request_s:.0f} s") from error
+            waited = "no server took it" if turn.member is None else f"the last to take it was {turn.member.server.url}"
+            raise EngineError(
+                f"session {request.session}: no answer within {self._request_s:g} s (engine.request_s); {waited}"
+            ) from error
         finally:
             del self._turns[request.session]
             turn.ended.set()
@@ -208,16 +211,18 @@ class SGLangEngine:
             if part is None or turn.aborted.is_set():
                 return self._joined(turn, parts, FinishReason.ABORT)
             if empty > REISSUES:
-                raise EngineError(f"session {turn.request.session}: {empty} answers without a token ({part.finish_reason})")
+                raise WrongAnswer(
+                    f"session {turn.request.session}: {empty} answers without a token, the last ended by {part.why}"
+                )
 
     def _joined(self, turn: _Turn, parts: Sequence[Reply], reason: FinishReason) -> Generation:
         ids = _concatenated([part.token_ids for part in parts], np.int32)
         versions = _concatenated([part.versions for part in parts], np.int32)
         where = f"session {turn.request.session}"
         if (np.diff(versions) < 0).any():
-            raise EngineError(f"{where}: its servers' versions decrease within the turn: {versions.tolist()}")
+            raise WrongAnswer(f"{where}: its servers' versions decrease within the turn: {versions.tolist()}")
         if len(ids) > turn.request.max_new_tokens:
-            raise EngineError(f"{where}: {len(ids)} tokens, {turn.request.max_new_tokens} were asked for")
+            raise WrongAnswer(f"{where}: {len(ids)} tokens, {turn.request.max_new_tokens} were asked for")
         self._retractions += sum(part.retractions for part in parts)
         queue_s = sum(part.queue_s for part in parts)
         return Generation(
@@ -225,6 +230,7 @@ class SGLangEngine:
             logprobs=_concatenated([part.logprobs for part in parts], np.float32),
             versions=versions,
             finish_reason=reason,
+            text=parts[0].text if len(parts) == 1 else None,
             cached_tokens=parts[0].cached_tokens if parts else 0,
             queue_s=queue_s,
             generate_s=max(0.0, sum(part.total_s for part in parts) - queue_s),
@@ -240,7 +246,7 @@ class SGLangEngine:
             turn.rid, turn.member = uuid4().hex, member
             try:
                 raw = await self._fleet.ask(member, _body(turn, prompt, done))
-                return parse_reply(raw, self._names, f"session {session}, {member.server.url}")
+                return parse_reply(raw, self._names, self._config.vocab_size, f"session {session}, {member.server.url}")
             except ServerGone as error:
                 await self._fleet.doubt(member, error)
                 failed: EngineError = error
@@ -289,6 +295,7 @@ def _body(turn: _Turn, prompt: list[int], done: int) -> dict[str, Any]:
         "temperature": request.sampling.temperature,
         "max_new_tokens": request.max_new_tokens - done,
         "no_stop_trim": True,
+        "skip_special_tokens": False,
         **stops,
     }
     return {"input_ids": prompt, "sampling_params": sampling, "return_logprob": True, "rid": turn.rid}

@@ -133,7 +133,7 @@ class Fleet:
 
     async def doubt(self, member: Member, error: EngineError) -> None:
         """A request failed on it: lost, unless it was only that connection."""
-        if isinstance(error.__cause__, httpx2.TransportError):
+        if isinstance(error.__cause__, httpx2.RequestError):
             try:
                 await member.server.weight_version()
                 return

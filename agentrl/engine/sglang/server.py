@@ -13,12 +13,14 @@ from typing import Any
 import httpx2
 from packaging.version import InvalidVersion, Version
 
-from agentrl.errors import EngineError, UsageError
+from agentrl.errors import EngineError, UsageError, WrongAnswer
 
 OLDEST = Version("0.5.21")
 """The first with versions per token and with a bracket around pushed weights."""
 CONTROL_S = 120.0
 """Longest wait for an answer to a control request: large weights take their time."""
+SENT = frozenset({"temperature", "max_new_tokens", "no_stop_trim", "skip_special_tokens"})
+"""Sampling settings that every request names; others fall back to what the server was started with."""
 PROBE_S = 10.0
 CONNECT_S = 5.0
 
@@ -59,7 +61,7 @@ class Server:
         )
 
     async def info(self) -> ServerInfo:
-        """`UsageError` when the server is too old."""
+        """`UsageError` when the server is too old, or was started to sample otherwise than requests say."""
         found = await self._get("/server_info")
         model = await self._get("/model_info")
         try:
@@ -76,11 +78,19 @@ class Server:
             raise UsageError(f"{self.url} is not an SGLang server of version {OLDEST} or newer: {error!r}") from error
         if old:
             raise UsageError(f"{self.url} runs SGLang {info.version}; {OLDEST} or newer is needed")
+        if preferred := sorted(set(model.get("preferred_sampling_params") or ()) - SENT):
+            raise UsageError(
+                f"{self.url} was started with --preferred-sampling-params that set {', '.join(preferred)}: its tokens would be "
+                "of another distribution than its log-probs; start it without them"
+            )
         return info
 
     async def weight_version(self) -> str:
         """Name of the weights it holds. Answers while the server is paused, too: who answers is alive."""
-        return str((await self._get("/model_info"))["weight_version"])
+        name = (await self._get("/model_info")).get("weight_version")
+        if name is None:
+            raise WrongAnswer(f"{self.url}/model_info names no weight_version: it is no SGLang server of {OLDEST} or newer")
+        return str(name)
 
     async def ready(self) -> bool:
         """False while it starts, ends or is paused."""
@@ -89,7 +99,7 @@ class Server:
         except ServerRefused:
             return False
         except ServerGone as error:
-            if isinstance(error.__cause__, httpx2.TransportError):
+            if isinstance(error.__cause__, httpx2.RequestError):
                 raise
             return False
         return True
@@ -138,7 +148,10 @@ class Server:
     async def checksums(self) -> list[dict[str, str]]:
         """By rank: sum of each tensor, by the server's own names."""
         reply = await self._post("/weights_checker", {"action": "checksum"})
-        return [dict(rank["checksums"]) for rank in reply["ranks"]]
+        try:
+            return [dict(rank["checksums"]) for rank in reply["ranks"]]
+        except (KeyError, TypeError, ValueError) as error:
+            raise WrongAnswer(f"{self.url}/weights_checker: the answer is malformed: {error!r}") from error
 
     async def close(self) -> None:
         await self._client.aclose()
@@ -163,7 +176,7 @@ class Server:
         timeout = httpx2.Timeout(timeout_s, connect=CONNECT_S)
         try:
             response = await self._client.request(method, path, json=body, timeout=timeout)
-        except httpx2.TransportError as error:
+        except httpx2.RequestError as error:
             raise ServerGone(f"{self.url}{path}: {type(error).__name__}: {error}") from error
         if response.status_code == 503:
             raise ServerGone(f"{self.url}{path}: HTTP 503: {_message(response)}")
@@ -178,12 +191,12 @@ def _json(response: httpx2.Response, where: str) -> dict[str, Any]:
         return {}
     try:
         parsed = response.json()
-    except ValueError as error:
-        raise EngineError(f"{where}: the answer is not JSON: {response.text:.200}") from error
+    except (ValueError, RecursionError) as error:
+        raise WrongAnswer(f"{where}: the answer is not JSON: {response.text:.200}") from error
     if parsed is None:
         return {}
     if not isinstance(parsed, dict):
-        raise EngineError(f"{where}: the answer is a JSON {type(parsed).__name__}, not an object")
+        raise WrongAnswer(f"{where}: the answer is a JSON {type(parsed).__name__}, not an object")
     return parsed
 
 
@@ -193,6 +206,6 @@ def _message(response: httpx2.Response) -> str:
         error = response.json()
         while isinstance(error, dict):
             error = error.get("error") or error.get("message") or str(error)
-    except ValueError:
+    except (ValueError, RecursionError):
         error = response.text
     return re.sub(r"\s+", " ", str(error))[:500]

@@ -13,7 +13,7 @@ import pytest
 
 from agentrl.engine.contract import GenerateRequest, Generation
 from agentrl.engine.local import LocalEngine
-from agentrl.errors import EngineError, WeightsCorrupt
+from agentrl.errors import BrokenDistribution, EngineError, WeightsCorrupt
 from agentrl.model.safetensors_io import checksum
 from agentrl.types import FinishReason, PolicyVersion
 from agentrl.weights.files import export_weights
@@ -276,4 +276,41 @@ async def test_versions_named_twice__same_weights(model_dir: Path, versions: Ver
     second = await engine.generate(make_request("b"))
     assert first.token_ids.tolist() == second.token_ids.tolist()
     assert set(second.versions.tolist()) == {9}
+    await engine.close()
+
+
+async def test_weights_that_overflow__every_request_says_which_version_broke_and_good_ones_serve_again(
+    model_dir: Path, versions: Versions, make_request: MakeRequest, tmp_path: Path
+) -> None:
+    engine = LocalEngine(model_dir)
+    huge = export_weights(((n, t * 1e25) for n, t in versions.tensors(2)), tmp_path / "huge")
+    await engine.load(versions(1))
+    running = asyncio.create_task(engine.generate(make_request("running", n=60)))
+    for _ in range(6):
+        await asyncio.sleep(0)
+    await engine.load(dataclasses.replace(versions(2), uri=huge.uri, checksum=huge.checksum))
+    for turn in (running, engine.generate(make_request("late"))):
+        with pytest.raises(BrokenDistribution, match="version 2 gave a distribution that is not finite"):
+            await turn
+    await engine.load(versions(3))
+    assert set((await engine.generate(make_request("late"))).versions.tolist()) == {3}
+    await engine.close()
+
+
+async def test_nobody_waits_for_ever__a_failure_of_the_engine_fails_every_request_and_later_ones_are_served(
+    model_dir: Path, versions: Versions, make_request: MakeRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = LocalEngine(model_dir, slots=1)
+    await engine.load(versions(1))
+
+    def broken(*arguments: Any) -> None:
+        raise MemoryError("no memory for the cache")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(engine._decoder, "forward", broken)
+        turns = [engine.generate(make_request(str(i))) for i in range(3)]
+        for outcome in await asyncio.gather(*turns, return_exceptions=True):
+            assert isinstance(outcome, EngineError)
+            assert "the engine failed: MemoryError('no memory for the cache')" in str(outcome)
+    assert len((await engine.generate(make_request("0", n=4))).token_ids) == 4
     await engine.close()

@@ -11,7 +11,7 @@ import pytest
 from store_bench import FAILED, LINEAGE, Bench, PostgresWorld, World, graded, keys, segment
 from test_store_writing import equal
 
-from agentrl.errors import BadValue, Fenced, SegmentConflict, UnknownVersion
+from agentrl.errors import BadValue, Fenced, IllegalMove, SegmentConflict, UnknownVersion
 from agentrl.store.contract import ImportFilter, Trained
 from agentrl.types import Opened, Outcome, Place, Reward, SubAgent, Task, Termination
 
@@ -56,6 +56,31 @@ def test_sub_agents__are_given_back_with_their_episode(world: World) -> None:
     assert all(equal(a, b) for a, b in zip(got.segments, first.segments, strict=True))
     alone = world.store.trajectory(nested.trajectory)
     assert (alone.id, alone.parent, alone.reward.value) == (nested.trajectory, first.trajectory, 1.0)
+
+
+def test_verdicts__of_the_episodes_reward_code_count_for_sub_agents_that_have_none(world: World) -> None:
+    bench = world.bench()
+    (episode,) = bench.open(1)
+    first, other = child(episode), child(episode, 1)
+    nested = child(episode, 2, parent=first.trajectory, parent_segment=1)
+    own = child(episode, 3, graded=True, reward=Reward(0.25, False, "helper"))
+    world.store.write_segment(episode, segment(0), [first, other, nested, own])
+    judged = replace(graded(1, value=1.0), verdicts={first.trajectory: Reward(0.5, True, "team", "3")})
+    for wrong in (own.trajectory, uuid4()):
+        with pytest.raises(IllegalMove, match=f"{wrong} is no sub-agent without a verdict"):
+            world.store.complete(episode, replace(judged, verdicts={wrong: Reward(0.5)}))
+    with pytest.raises(BadValue, match="verdicts"):
+        world.store.complete(episode, replace(judged, reward=None))
+    with pytest.raises(Fenced):
+        world.store.complete(replace(episode, fence=episode.fence + 99), judged)
+    assert [world.store.complete(episode, judged) for _ in range(2)] == [Place.READY] * 2
+    read = world.store.trajectory(episode.trajectory)
+    assert [s.reward.value for s in read.sub_agents] == [0.5, 1.0, 0.5, 0.25], "one that has none has its parent's"
+    assert [s.inherits for s in read.sub_agents] == [False, True, True, False]
+    assert (read.sub_agents[0].reward.grader, read.sub_agents[0].reward.grader_version) == ("team", "3")
+    assert (read.sub_agents[0].group, read.sub_agents[1].group) == (read.sub_agents[3].group, None)
+    assert [s.outcome for s in read.sub_agents] == [Outcome.GRADED] * 4
+    bench.check()
 
 
 def test_exactly_once_effect__the_same_turn_again_and_another_one(world: World) -> None:

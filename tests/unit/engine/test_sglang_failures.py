@@ -16,7 +16,8 @@ from agentrl.engine.sglang import fleet
 from agentrl.engine.sglang.engine import REISSUES, SGLangEngine
 from agentrl.engine.sglang.loading import loader_lock
 from agentrl.engine.sglang.naming import WeightNames
-from agentrl.errors import EngineError, UsageError, WeightsCorrupt
+from agentrl.engine.sglang.server import ServerRefused
+from agentrl.errors import BrokenDistribution, EngineError, UsageError, WeightsCorrupt, WrongAnswer
 from agentrl.model.config import ModelConfig
 from agentrl.model.safetensors_io import checksum
 from agentrl.model.tiny import initial_tensors
@@ -343,19 +344,27 @@ def spans(*named: tuple[str, int, int]) -> list[dict[str, Any]]:
         (lambda reply: damaged(output_token_logprobs=_with(reply, 2, [-0.5, 249]))(reply), "log-prob of token 2 is of id"),
         (damaged(weight_versions=spans(("r@2#x", 0, 1), ("r@1#x", 1, 3))), "decrease"),
         (damaged(weight_versions=spans(("r@1#x", 0, 2))), "token 2 of 3 has no version"),
+        (damaged(completion_tokens=4), "3 ids, but the server counted 4"),
+        (
+            lambda reply: {**damaged(output_token_logprobs=_with(reply, 0, [-0.5, 10**6]))(reply), "output_ids": [10**6, 1, 1]},
+            "id 1000000 is outside of",
+        ),
         (damaged(finish_reason={"type": "tired"}), "malformed"),
         (lambda reply: {"output_ids": "x"}, "malformed"),
         (lambda reply: [reply], "not an object"),
+        (lambda reply: httpx2.Response(200, content=b"[" * 10**5, headers={"content-type": "application/json"}), "not JSON"),
         (lambda reply: httpx2.Response(200, content=b"{", headers={"content-type": "application/json"}), "not JSON"),
         (lambda reply: httpx2.Response(400, json={"error": "bad\x1b request"}), "HTTP 400: bad"),
     ],
 )
 async def test_one_length_and_version_truth__a_lie_costs_one_turn(case: Case, fault: Any, message: str) -> None:
+    kind = {"token 1 is None": BrokenDistribution, "HTTP 400: bad": ServerRefused}.get(message, WrongAnswer)
     engine = await case.engine("a")
     await engine.load(case.version(1))
     case.server("a").faults["/generate"] = [fault]
-    with pytest.raises(EngineError, match=re.escape(message)):
+    with pytest.raises(EngineError, match=re.escape(message)) as raised:
         await engine.generate(turn(n=3))
+    assert type(raised.value) is kind
     assert len((await engine.generate(turn(n=3))).token_ids) == 3
 
 
@@ -374,10 +383,60 @@ async def test_server_error__is_tried_again_since_nothing_was_recorded(case: Cas
     assert engine.metrics()["reissued"] == 1
 
 
-async def test_cut_connection__costs_that_request_and_not_the_server(case: Case) -> None:
+async def test_server_error__again_and_again_is_given_up(case: Case) -> None:
     engine = await case.engine("a")
     await engine.load(case.version(1))
-    case.server("a").faults["/generate"] = [lambda reply: httpx2.ReadError("cut")]
+    case.server("a").faults["/generate"] = [lambda reply: httpx2.Response(500, text="oops")] * (REISSUES + 1)
+    with pytest.raises(EngineError, match=r"given up after 4 servers failed: http://a/generate: HTTP 500: oops"):
+        await engine.generate(turn())
+    assert len((await engine.generate(turn())).token_ids) == 20
+
+
+@pytest.mark.parametrize("reason", ["stop", "abort", "length"])
+async def test_empty_completion__is_asked_again_and_given_up_in_the_end(case: Case, reason: str) -> None:
+    engine = await case.engine("a")
+    await engine.load(case.version(1))
+    empty = damaged(
+        finish_reason={"type": reason, "message": "too long\x1b"},
+        output_token_logprobs=[],
+        weight_versions=[],
+        completion_tokens=0,
+    )
+    case.server("a").faults["/generate"] = [lambda reply: {**empty(reply), "output_ids": []}] * REISSUES
+    assert len((await engine.generate(turn())).token_ids) == 20
+    case.server("a").faults["/generate"] = [lambda reply: {**empty(reply), "output_ids": []}] * (REISSUES + 1)
+    with pytest.raises(WrongAnswer, match=f"4 answers without a token, the last ended by {reason}: too long"):
+        await engine.generate(turn())
+
+
+async def test_text__is_handed_on_for_the_comparison_with_the_ids(case: Case) -> None:
+    engine = await case.engine("a")
+    await engine.load(case.version(1))
+    server = case.server("a")
+    assert (await engine.generate(turn())).text is None, "a server without a tokenizer gives none"
+    server.faults["/generate"] = [lambda reply: {**reply, "text": "<tool_call>"}]
+    assert (await engine.generate(turn())).text == "<tool_call>"
+    assert server.asked[-1]["sampling_params"]["skip_special_tokens"] is False, "control tokens are a part of it"
+    server.script = lambda ids, n: 2 if n == 3 else 7  # an end that the request does not name: the turn goes on behind it
+    server.faults["/generate"] = [lambda reply: {**reply, "text": "half"}]
+    stopping = GenerateRequest("s", [10, 11, 12], 8, (9,), Sampling(), 1)
+    assert (await engine.generate(stopping)).text is None, "pieces may end within a character"
+
+
+async def test_server_that_names_no_weights__is_lost_and_watched_on(case: Case) -> None:
+    engine = await case.engine("a")
+    await engine.load(case.version(1))
+    case.server("a").faults["/model_info"] = [lambda reply: {"hello": 1}]
+    await eventually(lambda: engine.metrics()["servers_lost"] == 1)
+    assert any("names no weight_version" in line for line in case.said)
+    assert len((await engine.generate(turn())).token_ids) == 20
+
+
+@pytest.mark.parametrize("error", [httpx2.ReadError("cut"), httpx2.RemoteProtocolError("cut"), httpx2.DecodingError("cut")])
+async def test_cut_connection__costs_that_request_and_not_the_server(case: Case, error: Exception) -> None:
+    engine = await case.engine("a")
+    await engine.load(case.version(1))
+    case.server("a").faults["/generate"] = [lambda reply: error]
     assert len((await engine.generate(turn())).token_ids) == 20
     assert engine.metrics()["servers_lost"] == 0
 
@@ -399,6 +458,14 @@ async def test_server_that_cant_serve_the_run__refused_at_the_start(case: Case, 
     setattr(case.server("a"), attribute, value)
     with pytest.raises(UsageError, match=re.escape(value)):
         await case.engine("a")
+
+
+async def test_preflight__a_server_that_samples_otherwise_than_asked_is_refused(case: Case) -> None:
+    case.server("a").preferred = {"temperature": 0.6}
+    await case.engine("a")  # each request names its own
+    case.server("b").preferred = {"temperature": 0.6, "top_p": 0.9, "repetition_penalty": 1.05}
+    with pytest.raises(UsageError, match=r"http://b was started with .* that set repetition_penalty, top_p"):
+        await case.engine("b")
 
 
 @pytest.mark.parametrize("sampling", [{"top_p": 0.9}, {"top_k": 5}])

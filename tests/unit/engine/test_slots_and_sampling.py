@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentrl.engine.sampling import check_sampling, draw, logprob_kind, uniforms
+from agentrl.engine.sampling import check_sampling, draw, uniforms
 from agentrl.engine.slots import Slots
 from agentrl.errors import UsageError
 from agentrl.types import Sampling
@@ -132,7 +132,5 @@ def test_sampling_that_cant_be_replayed__refused(sampling: Sampling) -> None:
         check_sampling(sampling)
 
 
-def test_logprob_kind__raw_only_for_greedy() -> None:
+def test_greedy_sampling__is_allowed() -> None:
     check_sampling(Sampling(0.0))
-    assert logprob_kind(Sampling(0.0)) == "raw"
-    assert logprob_kind(Sampling(0.7)) == "sampled"

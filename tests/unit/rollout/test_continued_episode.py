@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from uuid import uuid4
 
+import numpy as np
 import pytest
 from test_episode_runner import Case, Counter, DeadPool, call, chat  # noqa: F401
 
@@ -13,7 +14,7 @@ from agentrl.environment import Episode, tool
 from agentrl.rollout.episode import EpisodeRunner
 from agentrl.store.contract import RunSpec
 from agentrl.tokens.chat_format import ChatFormat
-from agentrl.types import Opened, Outcome, PolicyVersion, Sampling, Termination
+from agentrl.types import FinishReason, Opened, Outcome, PolicyVersion, Sampling, Segment, Termination
 
 
 class Continued(Case):
@@ -110,3 +111,20 @@ async def test_worker_that_died_before_completing__is_completed_without_sampling
     sampled = len(case.requests)
     ending = await case.go_on([]).run(await case.open())
     assert (ending.outcome, len(case.requests)) == (Outcome.GRADED, sampled)
+
+
+async def test_worker_that_died_with_an_aborted_turn_stored__leaves_no_verdict(chat: ChatFormat) -> None:  # noqa: F811
+    """Why the turn was cut died with the worker: it may have been a slow machine, so it is no truncation by the policy."""
+    case = Continued(chat, [])
+    case.environment.grades_truncated = True
+    opened = await case.open()
+    prompt = chat.prompt(case.environment.messages(opened.task), case.environment.tool_schemas())
+    ids = chat.encode_action(call(0))[:3]
+    cut = Segment(
+        0, np.array(prompt, np.int32), np.array(ids, np.int32), np.full(3, -0.5, np.float32), np.zeros(3, np.int32),
+        finish_reason=FinishReason.ABORT,
+    )  # fmt: skip
+    case.store.write_segment(opened, cut)
+    assert case.store.park(opened)
+    ending = await case.go_on([]).run(await case.open())
+    assert (ending.termination, ending.outcome, ending.reward) == (Termination.ABORTED, Outcome.INFRASTRUCTURE, None)

@@ -16,7 +16,7 @@ import openai
 import pytest
 
 from agentrl.engine.scripted import ScriptedEngine
-from agentrl.errors import EngineError
+from agentrl.errors import EngineError, UnknownOutcome, UnknownVersion
 from agentrl.model.tiny_tokenizer import TokenizerPlan, build_tokenizer
 from agentrl.monitor.log import ProcessLog
 from agentrl.rollout.gateway import Gateway
@@ -175,7 +175,15 @@ async def test_truncated_is_no_call__its_text_is_shown(case: Case) -> None:
 
 @pytest.mark.parametrize(
     ("setting", "named"),
-    [({"temperature": 0.2}, "temperature"), ({"top_p": 0.9}, "top_p"), ({"n": 2}, "n=2"), ({"stop": ["x"]}, "stop")],
+    [
+        ({"temperature": 0.2}, "temperature"),
+        ({"top_p": 0.9}, "top_p"),
+        ({"n": 2}, "n=2"),
+        ({"stop": ["x"]}, "stop"),
+        ({"parallel_tool_calls": False, "tools": [TOOL]}, "parallel_tool_calls"),
+        ({"extra_body": {"chat_template_kwargs": {"enable_thinking": False}}}, "chat_template_kwargs"),
+        ({"extra_body": {"guided_regex": "a+"}}, "guided_regex"),
+    ],
 )
 async def test_other_distribution__is_refused_by_name(setting: dict[str, Any], named: str, case: Case) -> None:
     _, client = await case.open()
@@ -215,6 +223,23 @@ async def test_one_trajectory__admission_and_lost_leases_reach_the_client(case: 
         await chat(client, [{"role": "user", "content": "count"}])
     assert lost.value.status_code == 410
     assert episode not in case.gateway.open
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [(UnknownVersion("version 9 has no row"), "store_refused"), (UnknownOutcome("gone"), "store_unreachable")],
+)
+async def test_store_that_opens_nothing__is_told_with_its_words(
+    case: Case, monkeypatch: pytest.MonkeyPatch, error: Exception, code: str
+) -> None:
+    def refuse(*arguments: Any, **named: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(case.store, "open_episodes", refuse)
+    answer = await case.http.post("/episodes")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (503, code)
+    assert str(error) in answer.json()["error"]["message"]
+    assert case.gateway.open == {}
 
 
 async def test_error_end__is_infrastructure_and_no_verdict(case: Case) -> None:

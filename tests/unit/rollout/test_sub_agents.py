@@ -22,7 +22,7 @@ from agentrl.replay.prefixes import check_prefixes
 from agentrl.tokens.chat_format import ChatFormat
 from agentrl.trainer.batch import build_batch
 from agentrl.trainer.warm_start import demonstration_rows
-from agentrl.types import Outcome, Place, Termination
+from agentrl.types import Outcome, Place, Reward, Termination
 
 
 class Helper(Environment):
@@ -143,6 +143,51 @@ async def test_parallel_sub_agents__each_has_its_own_trajectory_and_seed(chat: C
     assert (second.reward.value, second.outcome) == (0.0, Outcome.GRADED)
     batch = build_batch(stored.family, max_context=1000)
     assert [t.reward for t in batch.trajectories] == [stored.reward.value if stored.reward else None] * 2 + [0.0]
+
+
+class Fair(Lead):
+    """Judges its helpers one by one; "odd" is a verdict that is none."""
+
+    verdicts: Mapping[str, Any] = {"red": 0.25, "green": True, "odd": "good", "own": 1.0}
+
+    async def reward(self, episode: Episode, sandbox: Any) -> Reward:
+        for helper in episode.sub_agents:
+            helper.verdict = self.verdicts.get(helper.task.payload["word"])
+        return Reward(0.75)
+
+
+async def test_one_verdict__the_episodes_reward_code_may_give_each_sub_agent_its_own(chat: ChatFormat) -> None:  # noqa: F811
+    words = said(red=["red"], green=["green"], blue=["blue"])
+    case = Talk(chat, words | {"count to": [ask("red") + ask("green") + ask("blue"), "stop"]}, Fair())
+    _, stored, place = await case.play()
+    assert place is Place.READY
+    told = {child.segments[0].action_text: child for child in stored.sub_agents}
+    assert {word: child.reward and child.reward.value for word, child in told.items()} == {
+        "red": 0.25,
+        "green": 1.0,
+        "blue": 0.75,
+    }
+    assert {word: child.inherits for word, child in told.items()} == {"red": False, "green": False, "blue": True}
+    assert told["green"].reward is not None
+    assert (told["green"].reward.success, told["green"].reward.grader) == (True, "fair")
+    assert told["red"].group == told["green"].group != told["blue"].group
+    assert sorted(t.reward or 0.0 for t in build_batch(stored.family, max_context=1000).trajectories) == [0.25, 0.75, 0.75, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("who", "word", "words"),
+    [("helper", "odd", "reward() gave str 'good'"), ("judged", "own", "but 'judged' defines reward: keep one of the two")],
+)
+async def test_one_verdict__a_wrong_one_is_a_fault_and_no_reward(
+    chat: ChatFormat,  # noqa: F811
+    who: str,
+    word: str,
+    words: str,
+) -> None:
+    case = Talk(chat, said(**{word: [word]}) | {"count to": [ask(word, who), "stop"]}, Fair())
+    ending, stored, _ = await case.play()
+    assert (ending.outcome, stored.reward) == (Outcome.INFRASTRUCTURE, None)
+    assert words in (ending.error or "")
 
 
 class Nested(Helper):
@@ -333,12 +378,15 @@ def test_wrong_declaration__is_refused_before_any_work(sub_agents: Mapping[str, 
 
 async def test_howto__its_code_runs(chat: ChatFormat) -> None:  # noqa: F811
     page = Path(__file__).parents[3] / "docs" / "howto" / "use-sub-agents.md"
-    (code,) = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
     scope: dict[str, Any] = {"Environment": Environment, "Message": Message, "tool": tool}
-    exec(code, scope)
-    team = type("Whole", (scope["Team"], Lead), {"sub_agents": scope["Team"].sub_agents})
+    for code in re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL):
+        exec(code, scope)
+    team = type("Whole", (scope["Graders"], Lead), {"sub_agents": scope["Team"].sub_agents})
     turns = {"Report the": [tool_call("look"), "7"], "count to": [tool_call("send", room="red"), "stop"]}
     ending, stored, _ = await Talk(chat, turns, team()).play()
     assert ending.outcome is Outcome.GRADED
-    assert stored.sub_agents[0].segments[0].tool_results[0].text == "The number is 7."
+    (scout,) = stored.sub_agents
+    assert scout.segments[0].tool_results[0].text == "The number is 7."
     assert stored.segments[0].tool_results[0].text == "7"
+    assert scout.reward is not None
+    assert (scout.reward.value, scout.inherits) == (1.0, False)

@@ -108,6 +108,37 @@ async def test_told__a_load_that_failed_is_a_row_too_and_a_newer_version_is_trie
     assert [(row.version, row.error) for _, row in rows[1:]] == [(gone, "no such file"), (newer[0], None)]
 
 
+async def test_liveness__the_store_is_asked_again_once_the_engine_holds_the_new_weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With weights that are behind there is no room: asking before would be in the way of asking after."""
+    case, begun, gate = Case(tmp_path), asyncio.Event(), asyncio.Event()
+    load = case.engine.load
+    await load(case.publish())
+    newest, looks = case.publish().version, list[tuple[bool, int]]()
+
+    async def slow(version: PolicyVersion) -> None:
+        begun.set()
+        await gate.wait()
+        await load(version)
+
+    def looked(loaded: bool) -> None:
+        looks.append((loaded, case.engine.version))
+        case.worker._looked(loaded)
+
+    monkeypatch.setattr(case.engine, "load", slow)
+    keeping = asyncio.create_task(case.worker._freshness.keep(lambda: False, looked))
+    await begun.wait()
+    case.worker._woken("policy")
+    assert (looks, case.worker._changed.is_set()) == ([], False)
+    gate.set()
+    await eventually(lambda: len(looks) == 2)
+    keeping.cancel()
+    assert looks == [(True, newest), (False, newest)], "the word that came meanwhile is looked after, too"
+    assert case.worker._changed.is_set()
+    assert case.worker._loaded.is_set(), "there is room for a batch now, so nothing is gathered"
+
+
 def named(version: int, updates: int) -> PolicyVersion:
     return PolicyVersion(version, version - 1 if version else None, updates, f"weights {version}", "c", "published")
 

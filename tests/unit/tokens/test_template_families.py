@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from family_templates import CONTROL_TOKENS, DEEPSEEK, FAMILIES, GLM, KIMI, LLAMA3, QWEN
 
-from agentrl.errors import TokenDrift, UsageError
+from agentrl.errors import UsageError, WrongAnswer
 from agentrl.tokens.chat_format import ChatFormat
 from agentrl.tokens.messages import Message
 from agentrl.types import ToolCall, ToolFormat
@@ -151,5 +151,15 @@ def test_engine_text__ids_that_lost_a_control_token_are_refused(make_tokenizer: 
     ids = chat.encode_action('<tool_call>{"name": "read"}</tool_call>')
     chat.check_text(ids, chat.decode(ids))
     chat.check_text(ids, chat.decode_action(ids))
-    with pytest.raises(TokenDrift, match="at character 0"):
+    with pytest.raises(WrongAnswer, match="at visible character 0"):
         chat.check_text(ids[1:], chat.decode(ids))
+
+
+def test_engine_text__may_differ_in_spaces_and_in_broken_characters_alone(make_tokenizer: MakeTokenizer) -> None:
+    chat = chat_of(make_tokenizer, QWEN)
+    ids = [*chat.encode_content("日本 , then"), *chat.encode_content("é")[:1]]
+    text = chat.decode(ids)
+    assert "\ufffd" in text
+    chat.check_text(ids, text.replace(" ,", ",") + "\ufffd")
+    with pytest.raises(WrongAnswer):
+        chat.check_text(ids, text.replace("日", ""))

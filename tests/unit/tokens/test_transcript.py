@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentrl.errors import EngineError, TokenDrift
+from agentrl.errors import BrokenDistribution, TokenDrift, WrongAnswer
 from agentrl.tokens.transcript import NO_VERSION, Transcript
 from agentrl.types import FinishReason
 
@@ -24,7 +24,8 @@ class Sampled:
 
 def sampled(ids: list[int], version: int | list[int] = 1, logprob: float = -0.5) -> Sampled:
     versions = version if isinstance(version, list) else [version] * len(ids)
-    return Sampled(np.array(ids), np.full(len(ids), logprob, np.float32), np.array(versions))
+    reason = FinishReason.STOP if ids else FinishReason.ABORT
+    return Sampled(np.array(ids), np.full(len(ids), logprob, np.float32), np.array(versions), reason)
 
 
 TURN = st.tuples(st.lists(st.integers(0, 99), max_size=5), st.lists(st.integers(0, 99), max_size=5))
@@ -68,7 +69,7 @@ def test_equal_lengths_violated__refused_and_unchanged() -> None:
     transcript = Transcript()
     transcript.append_observation([1, 2])
     bad = Sampled(np.array([3, 4, 5]), np.zeros(2, np.float32), np.ones(3))
-    with pytest.raises(TokenDrift, match="length"):
+    with pytest.raises(WrongAnswer, match="length"):
         transcript.append_action(bad)
     assert transcript.token_ids == [1, 2]
     assert transcript.append_action(sampled([3])).observation.tolist() == [1, 2]
@@ -78,15 +79,26 @@ def test_equal_lengths_violated__refused_and_unchanged() -> None:
 @pytest.mark.parametrize("bad", [float("nan"), float("-inf")])
 def test_logprob_not_finite__refused(bad: float) -> None:
     transcript = Transcript()
-    with pytest.raises(EngineError, match="not finite at token 0"):
+    with pytest.raises(BrokenDistribution, match="not finite at token 0"):
         transcript.append_action(sampled([3], logprob=bad))
+
+
+@pytest.mark.parametrize("reason", [FinishReason.STOP, FinishReason.LENGTH])
+def test_empty_completion__is_legal_only_when_aborted(reason: FinishReason) -> None:
+    transcript = Transcript()
+    transcript.append_observation([1])
+    empty = Sampled(np.array([]), np.array([]), np.array([]), reason)
+    with pytest.raises(WrongAnswer, match=f"{reason.value}, but gave no token"):
+        transcript.append_action(empty)
+    assert transcript.segments == ()
+    assert transcript.append_action(sampled([])).n_act == 0
 
 
 def test_version_truth__versions_that_decrease_are_refused() -> None:
     transcript = Transcript()
     transcript.append_action(sampled([1, 2], [3, 4]))
     for versions in ([3], [5, 4]):
-        with pytest.raises(TokenDrift, match="decrease"):
+        with pytest.raises(WrongAnswer, match="decrease"):
             transcript.append_action(sampled([1] * len(versions), versions))
     assert transcript.append_action(sampled([1], 4)).versions.tolist() == [4]
 
@@ -98,6 +110,7 @@ def test_new_context__request_holds_its_ids_only() -> None:
     transcript.start_context()
     transcript.append_observation([7])
     assert transcript.token_ids == [7]
+    assert transcript.n_context == 1
     assert transcript.append_action(sampled([8])).context == 1
     assert transcript.n_tokens == 5
 

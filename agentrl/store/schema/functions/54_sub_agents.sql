@@ -44,6 +44,27 @@ begin
   where trajectory = root_ and fence = fence_ and not versions @> l.versions;
 end $$;
 
+-- A verdict for a sub-agent that has none, from the reward code of its episode, in the transaction that completes the episode.
+-- Nothing happens when that was done before: a repeated completion gets its first result.
+create or replace function agentrl.judge_sub_agent_v1(
+  root_ uuid, fence_ bigint, trajectory_ uuid, reward_ float8, success_ boolean, grader_ text, grader_version_ text, detail_ text,
+  duration_s_ float8) returns void language plpgsql as $$
+declare
+  l agentrl.live;
+begin
+  select * into l from agentrl.live where trajectory = root_ and fence = fence_;
+  if not found then
+    return;
+  end if;
+  update agentrl.trajectory set outcome = 'graded'
+  where run = l.run and start_version = l.start_version and id = trajectory_ and root = root_ and outcome is null;
+  if not found then
+    perform agentrl.fail_v1('AR007', format('trajectory %s is no sub-agent without a verdict of %s: it can''t be given one',
+                                            trajectory_, agentrl.named_v1(root_)));
+  end if;
+  perform agentrl.add_reward_v1(l.run, trajectory_, reward_, success_, grader_, grader_version_, detail_, duration_s_);
+end $$;
+
 -- The newest verdict that counts for a trajectory: its own, or that of the nearest parent that has one.
 create or replace function agentrl.verdict_v1(run_ bigint, trajectory_ uuid) returns bigint language plpgsql stable as $$
 declare
