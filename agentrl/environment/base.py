@@ -86,7 +86,12 @@ class Environment:
         super().__init_subclass__(**kwargs)
         if "name" not in vars(cls):
             cls.name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", cls.__name__).lower()
-        cls.tools = MappingProxyType(declared_tools(cls))
+        tools = declared_tools(cls)
+        if taken := sorted(tools.keys() & vars(Environment).keys()):
+            raise UsageError(
+                f"tool {cls.__qualname__}.{taken[0]}: the library calls that method itself; name the tool otherwise"
+            )
+        cls.tools = MappingProxyType(tools)
 
     def tasks(self, split: str, seed: int, n: int) -> Sequence[Task]:
         """At most ``n`` tasks of ``split`` (``train`` or ``heldout``), the same ones for the same ``seed``, ids unique."""
