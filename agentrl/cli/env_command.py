@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from agentrl.cli.trajectory_text import visible
-from agentrl.errors import NotReadyError
+from agentrl.errors import NotReadyError, UsageError
 
 if TYPE_CHECKING:
     from agentrl.environment.base import Environment
@@ -24,9 +24,16 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="List, begin, look at, prove and try environments.", no_args_is_help=True)
 
+
+def _known_split(split: str) -> str:
+    if split not in ("train", "heldout"):
+        raise UsageError(f"--split is {split!r}; there are train and heldout")
+    return split
+
+
 NAME = typer.Argument(metavar="NAME", help="A name from `agentrl env list`, module:Class, path/to/file.py:Class or ./folder.")
 SETTINGS = typer.Argument(None, metavar="[environment_options.KEY=VALUE]...", help="Options of the environment.")
-SPLIT = typer.Option("train", "--split", help="train or heldout.")
+SPLIT = typer.Option("train", "--split", help="train or heldout.", callback=_known_split)
 SEED = typer.Option(0, "--seed", help="Seed of the tasks.")
 SANDBOX = typer.Option(None, "--sandbox", help="docker, podman, bubblewrap or module:Class. Default: the first.")
 UNSAFE = typer.Option(False, "--unsafe-local-execution", help="Run tool code without isolation.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -12,7 +13,12 @@ from sandboxes.contract import SandboxSpec
 
 
 def check_declaration(environment: Environment) -> None:
-    """`UsageError` that names the class, the attribute, its value and what it must be."""
+    """`UsageError` that names the class, the attribute, its value and what it must be, or a method that nobody awaits."""
+    for method in _NOT_AWAITED:
+        if inspect.iscoroutinefunction(getattr(environment, method)) or inspect.isasyncgenfunction(
+            getattr(environment, method)
+        ):
+            raise UsageError(f"{type(environment).__qualname__}.{method} is async; it must be a plain def: it is not awaited")
     for attribute, (holds, wanted) in _KINDS.items():
         value = getattr(environment, attribute)
         if not holds(value):
@@ -43,6 +49,7 @@ def _are_specs(value: Any) -> bool:
     return isinstance(value, Mapping) and all(_is_word(name) and isinstance(spec, SandboxSpec) for name, spec in value.items())
 
 
+_NOT_AWAITED = ("tasks", "messages", "sandbox_for", "wrong_call", "demonstrator", "gold")
 _COUNT = (_is_count, "a whole number of 1 or more")
 _SECONDS = (_is_seconds, "a number of seconds above 0, and not infinite")
 _FLAG = (lambda value: isinstance(value, bool), "True or False")

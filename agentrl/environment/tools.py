@@ -121,6 +121,8 @@ def _declare(cls: type, name: str, function: Callable[..., Any], mark: _Mark) ->
     takes_episode = bool(parameters) and parameters[0].name == "episode"
     if takes_episode:
         parameters = parameters[1:]
+    if any(parameter.name == "episode" for parameter in parameters):
+        raise UsageError(f"{where}: episode must come right after self")
     description, of_parameters = _documentation(where, function)
     if unknown := of_parameters.keys() - {parameter.name for parameter in parameters} - {"episode"}:
         raise UsageError(f"{where}: the docstring describes {', '.join(sorted(unknown))}, which is no parameter")

@@ -88,6 +88,28 @@ def test_tool_without_self__is_refused() -> None:
         environment(look=look)
 
 
+def test_episode_in_another_place__is_refused() -> None:
+    def look(self: Any, where: str, episode: Any) -> str:
+        """Look."""
+        return where
+
+    with pytest.raises(UsageError, match=r"Mine\.look: episode must come right after self"):
+        environment(look=tool(look))
+
+
+@pytest.mark.parametrize("method", ["tasks", "messages", "gold", "demonstrator"])
+def test_async_method_that_nobody_awaits__is_refused(method: str) -> None:
+    async def answer(self: Any, *arguments: Any) -> list[Any]:
+        return []
+
+    async def stream(self: Any, *arguments: Any) -> Any:
+        yield 1
+
+    for written in (answer, stream):
+        with pytest.raises(UsageError, match=rf"Mine\.{method} is async; it must be a plain def"):
+            check_declaration(environment(**{method: written}))
+
+
 @pytest.mark.parametrize("name", ["stop", "step", "setup", "reward", "messages", "tools"])
 def test_tool_named_as_a_method_of_the_library__is_refused(name: str) -> None:
     def end(self: Any) -> str:
