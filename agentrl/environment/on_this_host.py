@@ -19,10 +19,10 @@ async def provider_for(
     ``preference`` and ``unsafe_local`` are as for `sandboxes.choose.choose`. `UsageError` for a provider that is not known,
     `NotReadyError` when there is none.
     """
-    from sandboxes.choose import choose
-
     if not environment.uses_sandboxes:
         return None, "none: the environment declares no sandbox"
+    from sandboxes.choose import choose
+
     try:
         return await choose(preference, unsafe_local)
     except ValueError as error:

@@ -149,3 +149,15 @@ async def test_policy_that_says_no_text__is_a_fault_of_the_environment() -> None
     mine = environment(messages=lambda self, task: [Message("user", "go")])
     with pytest.raises(EnvironmentFault, match="a policy says a text, not None"):
         await play(mine, Task("one", {}, "train"), lambda episode: None)  # type: ignore[arg-type,return-value]
+
+
+@pytest.mark.parametrize("misuse", [lambda episode: episode.sandbox.exec, lambda episode: episode.add_reward("1")])
+async def test_misuse_of_the_episode__names_environment_task_method_and_line(misuse: Any) -> None:
+    async def setup(self: Any, episode: Any) -> None:
+        misuse(episode)
+
+    mine = environment(messages=lambda self, task: [Message("user", "go")], setup=setup)
+    with pytest.raises(
+        EnvironmentFault, match=r"^environment 'mine', task 'one', method 'setup': .*test_declaration\.py:\d+\)$"
+    ):
+        await play(mine, Task("one", {}, "train"), lambda episode: "done")
