@@ -71,7 +71,10 @@ class Daemon:
         subprocess.run([START, self.folder], check=True, capture_output=True, env=environment)
 
     def _make_bridge(self) -> str:
+        pair = f"v{secrets.token_hex(3)}"  # as the daemon makes one for each container
         for command in (
+            f"link add {pair}a type veth peer name {pair}b",
+            f"link delete {pair}a",
             f"link add {self.bridge} type bridge",
             f"addr add {self.address}/24 dev {self.bridge}",
             f"link set {self.bridge} up",
