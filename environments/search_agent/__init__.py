@@ -28,7 +28,7 @@ class SearchAgent(Environment):
     grades_truncated = True
     strict_calls = True
     tokenizer_hints: TokenizerHints | None = TokenizerHints(
-        split=r"[A-Z][a-z]+| of the | of |: |, | |\?",
+        split=r"[A-Z][a-z]+| of the | of |: |, |\?",
         scaffold=(
             '<tool_call>{"name": "search", "arguments": {"query": "',
             '"}}</tool_call>',
