@@ -96,6 +96,7 @@ class SqlAgentLarge(SqlAgent):
     ``databases`` the folder that holds ``<db_id>.sqlite`` or ``<db_id>/<db_id>.sqlite``.
     """
 
+    version = "2"
     sandbox = SandboxSpec(memory_mb=512, pids=64)
     max_turns = 16
     max_turn_tokens = 2048
