@@ -240,7 +240,8 @@ class Docker:
         return config
 
     def _open_network(self) -> str:
-        if not self._is_podman and not self._client.api.networks(names=["bridge"]):
+        # The daemon's filter also finds names that only contain the word.
+        if not self._is_podman and "bridge" not in [network["Name"] for network in self._client.api.networks(names=["bridge"])]:
             raise SandboxUnsupported(
                 f"{self.name}: the spec opens the network, but the daemon at {self.url} has none (--bridge none)"
             )

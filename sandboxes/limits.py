@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import posixpath
 import resource
 from typing import Protocol
@@ -26,9 +27,11 @@ def check_enforceable(spec: SandboxSpec, by: Enforcer) -> None:
     provider = by.name
     sizes = {"workspace_mb": spec.workspace_mb, "tmp_mb": spec.tmp_mb, "shm_mb": spec.shm_mb, "pids": spec.pids}
     times = {"ttl_s": spec.ttl_s, "idle_s": spec.idle_s, "setup_timeout_s": spec.setup_timeout_s}
-    for name, value in {**sizes, "cpus": spec.cpus, **times}.items():
-        if not value > 0:
-            raise SandboxUnsupported(f"{provider}: {name} is {value}; it must be above 0")
+    for name, value in {**sizes, "memory_mb": spec.memory_mb, "cpus": spec.cpus, **times}.items():
+        kinds = (int, float) if name in (*times, "cpus") else (int,)
+        if not isinstance(value, kinds) or isinstance(value, bool) or not 0 < value < math.inf:
+            wanted = "a number" if float in kinds else "a whole number"
+            raise SandboxUnsupported(f"{provider}: {name} is {value!r:.100}; it must be {wanted} above 0")
     if not spec.workdir.startswith("/") or posixpath.normpath(spec.workdir) != spec.workdir:
         raise SandboxUnsupported(f"{provider}: workdir is {spec.workdir!r}; give a plain absolute path")
     if isinstance(spec.setup, str):

@@ -1,7 +1,8 @@
 #!/bin/sh
 # Starts a private Docker daemon below a directory, unless it runs already, and prints "export DOCKER_HOST=...".
 #   eval "$(scripts/start-docker.sh [DIRECTORY])"        stop it with: kill "$(cat DIRECTORY/docker.pid)"
-# Installs Docker first where it is missing. It has no network of its own: sandboxes have none either.
+# Installs Docker first where it is missing. It has no network of its own: sandboxes have none either. Only where
+# AGENTRL_DOCKER_BRIDGE names a bridge of this host with an address, those whose spec opens the network join that one.
 set -eu
 
 directory=${1:-${TMPDIR:-/tmp}/agentrl-docker}
@@ -49,7 +50,7 @@ if ! answers; then
         exit 3
     fi
     setsid dockerd --data-root "$directory/data" --exec-root "$directory/exec" --host "unix://$socket" \
-        --pidfile "$directory/docker.pid" --bridge none --iptables=false --live-restore >"$log" 2>&1 </dev/null &
+        --pidfile "$directory/docker.pid" --bridge "${AGENTRL_DOCKER_BRIDGE:-none}" --iptables=false --live-restore >"$log" 2>&1 </dev/null &
     started=$!
     waited=0
     until answers; do

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from agentrl.cli.trajectory_text import visible
-from agentrl.errors import NotReadyError
+from agentrl.errors import NotReadyError, UsageError
 
 if TYPE_CHECKING:
     from agentrl.environment.base import Environment
@@ -23,9 +24,16 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="List, begin, look at, prove and try environments.", no_args_is_help=True)
 
+
+def _known_split(split: str) -> str:
+    if split not in ("train", "heldout"):
+        raise UsageError(f"--split is {split!r}; there are train and heldout")
+    return split
+
+
 NAME = typer.Argument(metavar="NAME", help="A name from `agentrl env list`, module:Class, path/to/file.py:Class or ./folder.")
 SETTINGS = typer.Argument(None, metavar="[environment_options.KEY=VALUE]...", help="Options of the environment.")
-SPLIT = typer.Option("train", "--split", help="train or heldout.")
+SPLIT = typer.Option("train", "--split", help="train or heldout.", callback=_known_split)
 SEED = typer.Option(0, "--seed", help="Seed of the tasks.")
 SANDBOX = typer.Option(None, "--sandbox", help="docker, podman, bubblewrap or module:Class. Default: the first.")
 UNSAFE = typer.Option(False, "--unsafe-local-execution", help="Run tool code without isolation.")
@@ -88,6 +96,7 @@ def validate(
     as_json: bool = JSON,
 ) -> None:
     """Prove an environment without a model: gold accepted, no-op rejected, grader stable, nothing leaked. Else exit code 1."""
+    from agentrl.environment.blocked_loop import told_when_blocked
     from agentrl.environment.validation import validate as run_checks
 
     environment = _load(name, settings)
@@ -95,7 +104,8 @@ def validate(
 
     async def run() -> list[Check]:
         provider = await _provider(environment, sandbox, unsafe_local_execution)
-        return await run_checks(environment, provider, n=n, repeats=repeats, compared=compared, seed=seed, chat=chat)
+        with told_when_blocked(_say):
+            return await run_checks(environment, provider, n=n, repeats=repeats, compared=compared, seed=seed, chat=chat)
 
     checks = asyncio.run(run())
     if as_json:
@@ -122,12 +132,14 @@ def play(
 ) -> None:
     """Be the agent: a line is a turn, /TOOL key=value calls a tool, key=@FILE sends a file's text, /quit leaves."""
     from agentrl.cli.env_play import play_at_keyboard
+    from agentrl.environment.blocked_loop import told_when_blocked
 
     environment = _load(name, settings)
 
     async def run() -> None:
         provider = await _provider(environment, sandbox, unsafe_local_execution)
-        await play_at_keyboard(environment, provider, split, seed, index)
+        with told_when_blocked(_say):
+            await play_at_keyboard(environment, provider, split, seed, index)
 
     from sandboxes.contract import SandboxError
 
@@ -153,15 +165,13 @@ def _chat(model: Path | None) -> ChatFormat | None:
 
 
 async def _provider(environment: Environment, preference: str | None, unsafe_local: bool) -> Provider | None:
-    if not environment.uses_sandboxes:
-        return None
-    from agentrl.errors import UsageError
-    from sandboxes.choose import choose
-    from sandboxes.contract import SandboxError
+    from agentrl.environment.on_this_host import provider_for
 
-    try:
-        return (await choose(preference, unsafe_local))[0]
-    except ValueError as error:
-        raise UsageError(str(error)) from None
-    except SandboxError as error:
-        raise NotReadyError(str(error)) from None
+    provider, reason = await provider_for(environment, preference, unsafe_local)
+    if provider is not None:
+        print(f"sandbox: {reason}", file=sys.stderr)
+    return provider
+
+
+def _say(line: str) -> None:
+    print(f"agentrl: {line}", file=sys.stderr, flush=True)

@@ -8,6 +8,7 @@ from typing import Any
 from agentrl.environment.base import Environment, checked_tasks
 from agentrl.environment.boxes import specs_of
 from agentrl.environment.options import option_lines
+from agentrl.environment.turn import first_messages
 
 BUDGETS = (
     "max_turns", "max_turn_tokens", "max_tokens", "max_seconds", "max_turn_seconds", "tool_timeout_s", "grade_timeout_s",
@@ -24,7 +25,7 @@ def described(environment: Environment, split: str, seed: int) -> dict[str, Any]
     return {
         "environment": f"{environment.name} version {environment.version}, {cls.__module__}:{cls.__qualname__}",
         "task": task.id,
-        "prompt": "\n".join(f"[{message.role}] {message.content}" for message in environment.messages(task)),
+        "prompt": "\n".join(f"[{message.role}] {message.content}" for message in first_messages(environment, task)),
         "tools": environment.tool_schemas(),
         "calls may be repeated": {name: not tool.side_effects for name, tool in environment.tools.items()},
         "sub-agents": {name: f"{type(child).__qualname__}: {', '.join(child.tools) or 'no tools'}" for name, child in agents}

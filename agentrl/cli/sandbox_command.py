@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import typer
 
@@ -15,6 +16,8 @@ from agentrl.errors import NotReadyError, RunFailed, UsageError
 app = typer.Typer(help="Check sandbox providers and make their images.", no_args_is_help=True)
 
 _ENGINE = typer.Option("docker", "--provider", help="docker or podman.")
+_START = {"docker": ("start-docker.sh", "DOCKER_HOST"), "podman": ("start-podman.sh", "CONTAINER_HOST")}
+"""What starts a daemon, and the variable that names one."""
 
 
 @app.command("check")
@@ -51,16 +54,16 @@ def build(
     provider: str = _ENGINE,
 ) -> None:
     """Build sandboxes/images/NAME/Dockerfile, or that of a folder, as the image agentrl-NAME and print its digest."""
-    from sandboxes.engine import find_daemon
     from sandboxes.images import PREFIX, RECIPES, build_image
 
     recipe = Path(name) if "/" in name or name in (".", "..") else RECIPES / name
     if not (recipe / "Dockerfile").is_file():
         shipped = ", ".join(sorted(path.parent.name for path in RECIPES.glob("*/Dockerfile")))
-        raise UsageError(f"there is no {recipe}/Dockerfile; shipped: {shipped}. A folder of your own needs a slash: ./{name}")
+        own = "" if "/" in name else f" A folder of your own needs a slash: ./{name}"
+        raise UsageError(f"there is no {recipe}/Dockerfile; shipped: {shipped}.{own}")
     image = tag or PREFIX + recipe.resolve().name.lower()
     with _told():
-        built = build_image(find_daemon(_engine(provider)).client, recipe, image, base, network=network)
+        built = build_image(_daemon(provider), recipe, image, base, network=network)
     print(f"{image} {built.digest}")
     if built.launcher:
         print("it has no Python 3.9 or later: sandboxes bring their own, under /opt/agentrl")
@@ -73,11 +76,10 @@ def bootstrap(
 ) -> None:
     """Make a base image from this distribution's own packages, where no registry can be reached. Made once per recipe."""
     from sandboxes.bootstrap import bootstrap as make
-    from sandboxes.engine import find_daemon
     from sandboxes.images import bootstrapped
 
     with _told():
-        client = None if archive_only else find_daemon(_engine(provider)).client
+        client = None if archive_only else _daemon(provider)
         archive, recipe = make()
         print(f"{archive} (recipe {recipe}, {archive.stat().st_size / 1e6:.0f} MB)")
         if client is not None:
@@ -91,11 +93,11 @@ def prune(
     provider: str = _ENGINE,
 ) -> None:
     """Remove images that a spec's setup prepared and nothing has started from for long."""
-    from sandboxes.engine import ENGINE_ERRORS, find_daemon
+    from sandboxes.engine import ENGINE_ERRORS
     from sandboxes.prune import prune as remove
 
     with _told():
-        client = find_daemon(_engine(provider)).client
+        client = _daemon(provider)
         try:
             images = remove(client, unused_for * 86_400, dry_run=dry_run)
         except ENGINE_ERRORS as error:
@@ -106,10 +108,17 @@ def prune(
     print(f"{sum(image.removed for image in images)} of {len(images)} prepared images removed")
 
 
-def _engine(name: str) -> str:
-    if name not in ("docker", "podman"):
-        raise UsageError(f"--provider is {name!r}; images are made by docker or podman")
-    return name
+def _daemon(provider: str) -> Any:
+    from sandboxes.contract import SandboxError
+    from sandboxes.engine import find_daemon
+
+    if provider not in ("docker", "podman"):
+        raise UsageError(f"--provider is {provider!r}; images are made by docker or podman")
+    try:
+        return find_daemon(provider).client
+    except SandboxError as error:
+        script, variable = _START[provider]
+        raise NotReadyError(f"{error}; start one with scripts/{script}, or name it in {variable}") from error
 
 
 @contextmanager

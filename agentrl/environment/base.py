@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, ClassVar
@@ -87,10 +88,15 @@ class Environment:
         super().__init_subclass__(**kwargs)
         if "name" not in vars(cls):
             cls.name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", cls.__name__).lower()
-        cls.tools = MappingProxyType(declared_tools(cls))
+        tools = declared_tools(cls)
+        if taken := sorted(tools.keys() & vars(Environment).keys()):
+            raise UsageError(
+                f"tool {cls.__qualname__}.{taken[0]}: the library calls that method itself; name the tool otherwise"
+            )
+        cls.tools = MappingProxyType(tools)
 
-    def tasks(self, split: str, seed: int, n: int) -> Sequence[Task]:
-        """At most ``n`` tasks of ``split`` (``train`` or ``heldout``), the same ones for the same ``seed``, ids unique."""
+    def tasks(self, split: str, seed: int, n: int) -> Iterable[Task]:
+        """Tasks of ``split`` (``train`` or ``heldout``), the same ones for the same ``seed``, ids unique; ``n`` are taken."""
         raise NotImplementedError(f"{type(self).__qualname__} must define tasks(split, seed, n)")
 
     def messages(self, task: Task) -> list[Message]:
@@ -222,7 +228,7 @@ def _texts(value: Any) -> Iterator[str]:
 def checked_tasks(environment: Environment, split: str, seed: int, n: int) -> list[Task]:
     """Tasks of an environment; `EnvironmentFault` for none, bad or repeated ids, another split, or what can't be stored."""
     with named_faults(environment.name, f"{split} split", "tasks", UsageError):
-        tasks = list(environment.tasks(split, seed, n))
+        tasks = list(itertools.islice(environment.tasks(split, seed, n), n))
     where = f"environment {environment.name!r}, tasks({split!r}, seed={seed}, n={n}){defined_at(environment.tasks)}"
     if not tasks:
         raise EnvironmentFault(f"{where} returned no task")

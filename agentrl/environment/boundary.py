@@ -29,12 +29,12 @@ def named_faults(environment: str, task: str, method: str, *passing: type[Except
     try:
         yield
     except (Exception, SystemExit) as error:
+        where = f"environment {environment!r}, task {task!r}, method {method!r}"
+        if type(error) is EnvironmentFault and not str(error).startswith("environment "):
+            raise EnvironmentFault(f"{where}: {error}{raised_at(error)}") from error
         if isinstance(error, (SandboxError, EnvironmentFault, *passing)):
             raise
-        raise EnvironmentFault(
-            f"environment {environment!r}, task {task!r}, method {method!r} raised {type(error).__name__}: {error}"
-            f"{raised_at(error)}"
-        ) from error
+        raise EnvironmentFault(f"{where} raised {type(error).__name__}: {error}{raised_at(error)}") from error
 
 
 async def invoke(

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import sysconfig
 import traceback
 from collections.abc import Callable
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import agentrl
 import sandboxes
 
+_CALLER = Path(__file__).with_name("boundary.py")
 _LIBRARY = tuple(Path(str(package.__file__)).parent for package in (agentrl, sandboxes))
 _STANDARD = Path(sysconfig.get_path("stdlib"))
 _INSTALLED = ("site-packages", "dist-packages")
@@ -21,7 +24,17 @@ def raised_at(error: BaseException) -> str:
 
     The first file outside this library is the author's, and so is what lies in its folder or below.
     """
-    frames = [(Path(frame.f_code.co_filename), line) for frame, line in traceback.walk_tb(error.__traceback__)]
+    return _innermost([(Path(frame.f_code.co_filename), line) for frame, line in traceback.walk_tb(error.__traceback__)])
+
+
+def running_at(frame: FrameType | None) -> str:
+    """The same for a call that has not returned: where the author's code stands that `invoke` called on this stack."""
+    frames = [(Path(inner.f_code.co_filename), line) for inner, line in traceback.walk_stack(frame)]
+    called = list(itertools.takewhile(lambda place: place[0] != _CALLER, frames))
+    return _innermost(called[::-1]) if len(called) < len(frames) else ""
+
+
+def _innermost(frames: list[tuple[Path, int]]) -> str:
     others = [(path, line) for path, line in frames if path.is_absolute() and not _is_library(path)]
     if not others:
         return ""

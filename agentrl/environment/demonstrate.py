@@ -85,6 +85,8 @@ async def _talk(environment: Environment, episode: Episode, policy: Policy) -> P
     while ended is None:
         with named_faults(environment.name, episode.task.id, "demonstrator"):
             text = policy(episode)
+            if not isinstance(text, str):
+                raise TypeError(f"a policy says a text, not {text!r:.100}")
         outcome = await take_turn(environment, episode, text, truncated=False)
         ended = outcome.ended
         contexts[-1].append(text)

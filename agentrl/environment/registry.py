@@ -16,6 +16,7 @@ from types import ModuleType
 
 from agentrl.environment.base import Environment
 from agentrl.environment.code_places import raised_at
+from agentrl.environment.declaration import check_declaration
 from agentrl.environment.folders import offered_by, the_only
 from agentrl.environment.options import checked_options
 from agentrl.environment.sub_agents import check_sub_agents
@@ -38,7 +39,10 @@ def load(name: str, options: Mapping[str, Json] | None = None) -> Environment:
     with _user_code(name, f"{cls.__qualname__}({', '.join(arguments)}) can't be made"):
         environment = cls(**arguments)
     environment.options = plain
+    check_declaration(environment)
     check_sub_agents(environment)
+    for agent in environment.all_agents().values():
+        check_declaration(agent)
     return environment
 
 

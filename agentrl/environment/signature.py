@@ -31,7 +31,12 @@ def arguments_adapter(
     try:
         return TypeAdapter(arguments)
     except (PydanticSchemaGenerationError, PydanticUserError) as error:
-        raise UsageError(f"{where}: a parameter's type has no JSON form: {error}") from error
+        raise UsageError(f"{where}: a parameter's type has no JSON form: {first_line(error)}") from error
+
+
+def first_line(error: Exception) -> str:
+    """What pydantic says is wrong, without its advice for pydantic's own users."""
+    return str(error).partition(" Set `")[0].partition("\n")[0]
 
 
 def problems(error: Any, most: int = 3) -> str:

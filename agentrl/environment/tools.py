@@ -16,7 +16,7 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
 from pydantic.json_schema import GenerateJsonSchema
 
-from agentrl.environment.signature import arguments_adapter, problems
+from agentrl.environment.signature import arguments_adapter, first_line, problems
 from agentrl.errors import UsageError
 from agentrl.types import Json
 
@@ -101,6 +101,10 @@ def declared_tools(cls: type) -> dict[str, Tool]:
     for base in reversed(cls.__mro__):
         for name, member in vars(base).items():
             mark = getattr(member, _MARK, None)
+            if isinstance(member, (staticmethod, classmethod)) and (mark or hasattr(member.__func__, _MARK)):
+                raise UsageError(
+                    f"tool {cls.__qualname__}.{name}: a tool is a plain method with self, not a {type(member).__name__}"
+                )
             if mark is not None:
                 marked[name] = (member, mark)
             else:
@@ -110,10 +114,15 @@ def declared_tools(cls: type) -> dict[str, Tool]:
 
 def _declare(cls: type, name: str, function: Callable[..., Any], mark: _Mark) -> Tool:
     where = f"tool {cls.__qualname__}.{name}"
-    parameters = list(inspect.signature(function).parameters.values())[1:]
+    parameters = list(inspect.signature(function).parameters.values())
+    if not parameters:
+        raise UsageError(f"{where}: its first parameter must be self")
+    del parameters[0]
     takes_episode = bool(parameters) and parameters[0].name == "episode"
     if takes_episode:
         parameters = parameters[1:]
+    if any(parameter.name == "episode" for parameter in parameters):
+        raise UsageError(f"{where}: episode must come right after self")
     description, of_parameters = _documentation(where, function)
     if unknown := of_parameters.keys() - {parameter.name for parameter in parameters} - {"episode"}:
         raise UsageError(f"{where}: the docstring describes {', '.join(sorted(unknown))}, which is no parameter")
@@ -121,7 +130,7 @@ def _declare(cls: type, name: str, function: Callable[..., Any], mark: _Mark) ->
     try:
         schema = adapter.json_schema(schema_generator=_NoTitles)
     except PydanticUserError as error:
-        raise UsageError(f"{where}: a parameter's type has no JSON form: {error}") from error
+        raise UsageError(f"{where}: a parameter's type has no JSON form: {first_line(error)}") from error
     schema.pop("title", None)
     return Tool(name, description, schema, takes_episode, mark.side_effects, mark.parallel, adapter)
 

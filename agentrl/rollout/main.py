@@ -14,6 +14,7 @@ from agentrl.config.run import RunConfig
 from agentrl.config.stored import from_row
 from agentrl.engine.contract import Engine
 from agentrl.environment.base import Environment
+from agentrl.environment.blocked_loop import told_when_blocked
 from agentrl.environment.boxes import specs_of
 from agentrl.environment.registry import load
 from agentrl.errors import EnvironmentFault, RunFailed
@@ -86,7 +87,8 @@ async def _serve(
         lineage = lineage_of(environment, model_dir, chat, engine, sampling, await _sandboxes(environment, provider))
         worker = RolloutWorker(store, run, name, engine, runner, lineage, config.rollout.concurrency, log, evaluate,
                                poll_s=config.store.poll_seconds, refresh_every=config.staleness.refresh_every)  # fmt: skip
-        await worker.serve(stop)
+        with told_when_blocked(lambda line: log.warning("event loop blocked", why=line)):
+            await worker.serve(stop)
     finally:
         await pool.close()
         await engine.close()

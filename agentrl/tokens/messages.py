@@ -29,6 +29,8 @@ class Message:
     def __post_init__(self) -> None:
         if self.role not in get_args(Role):
             raise UsageError(f"unknown message role {self.role!r}; roles are {', '.join(get_args(Role))}")
+        if not isinstance(self.content, str):
+            raise UsageError(f"the content of a {self.role} message must be text, not {self.content!r:.100}")
         if self.tool_calls and self.role != "assistant":
             raise UsageError(f"a {self.role} message can't carry tool calls; only an assistant message can")
         # Templates write a name as it is: it must not be able to hold the text of a control token.

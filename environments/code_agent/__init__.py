@@ -11,6 +11,7 @@ from typing import ClassVar
 from agentrl.environment import Done, Environment, Episode, Message, Policy, Reward, Task, TokenizerHints, tool, tool_call
 from agentrl.types import Termination
 from environments.code_agent import asserted, execution, problems, tasks, teacher
+from environments.splits import check_split
 from sandboxes.contract import SandboxSpec
 from sandboxes.lazy import LazySandbox
 
@@ -32,10 +33,6 @@ class CodeAgent(Environment):
     tokenizer_hints: TokenizerHints | None = TokenizerHints(
         split=r"\d|, then |; |\n|\(x\): |\(x\)(?= as)",
         scaffold=(
-            "<|im_start|>user\n",
-            "<|im_end|>\n<|im_start|>assistant\n",
-            "\n<|im_start|>user\n<tool_response>",
-            "</tool_response><|im_end|>\n<|im_start|>assistant\n",
             '<tool_call>{"name": "python", "arguments": {"code": "def ',
             '<tool_call>{"name": "read", "arguments": {"path": "',
             '"}}</tool_call>',
@@ -55,8 +52,7 @@ class CodeAgent(Environment):
     def tasks(self, split: str, seed: int, n: int) -> list[Task]:
         if self.data is not None:
             return list(problems.read(self.data, split, n))
-        if split not in ("train", "heldout"):
-            raise ValueError(f"there is no split {split!r}: train and heldout")
+        check_split(split)
         return list(itertools.islice(tasks.generate(split, seed), n))
 
     def messages(self, task: Task) -> list[Message]:

@@ -36,7 +36,7 @@ class QaVerify(Environment):
     max_turn_tokens = 16
     max_tokens = 48
     grades_truncated = True
-    tokenizer_hints: TokenizerHints | None = TokenizerHints(split=r" ?[A-Za-z]+|[?.:,]", scaffold=("<|im_start|>user\n",))
+    tokenizer_hints: TokenizerHints | None = TokenizerHints(split=r" ?[A-Za-z]+|[?.:,]", scaffold=())
 
     def tasks(self, split: str, seed: int, n: int) -> list[Task]:
         check_split(split)

@@ -19,9 +19,9 @@ from sandboxes.contract import Sandbox
 
 
 class SearchAgent(Environment):
-    """Questions of one to three hops over 64 one-line documents. Reward 1 for the right name as the last turn, else 0."""
+    """Questions of one to three hops over 22 one-line documents. Reward 1 for the right name as the last turn, else 0."""
 
-    scale = world.SMALL
+    version = "2"
     max_turns = 5
     max_turn_tokens = 40
     max_tokens = 150
@@ -36,25 +36,28 @@ class SearchAgent(Environment):
         ),
     )
 
-    def __init__(self) -> None:
-        self.world = world.build(self.scale)
-        self.index = Index((document.title, document.text) for document in self.world.documents())
-
     def tasks(self, split: str, seed: int, n: int) -> list[Task]:
         check_split(split)
         return list(itertools.islice(self.generate(split, seed), n))
 
     def generate(self, split: str, seed: int) -> Iterator[Task]:
         """Tasks of ``split``."""
-        return self.world.tasks(split, seed)
+        return world.tasks(split, seed)
+
+    def index_of(self, task: Task) -> Index:
+        """What a search of ``task`` goes through."""
+        return Index(world.build(world.SMALL, task.payload["world"]).documents())
 
     def messages(self, task: Task) -> list[Message]:
         return [Message("user", task.payload["question"])]
 
+    async def setup(self, episode: Episode) -> None:
+        episode.state.index = self.index_of(episode.task)
+
     @tool(side_effects=False)
-    def search(self, query: str) -> str:
+    def search(self, episode: Episode, query: str) -> str:
         """Find documents by words; the best match is shown."""
-        hits = self.index.search(query, limit=1)
+        hits = episode.state.index.search(query, limit=1)
         return hits[0].text if hits else "no document"
 
     def answer_of(self, episode: Episode) -> str:
@@ -83,7 +86,7 @@ class SearchAgentLarge(SearchAgent):
     ``question`` and ``answer`` (a text, or a list of accepted ones). A subclass may set them to data sets.
     """
 
-    scale = world.LARGE
+    version = "1"
     max_turns = 16
     max_turn_tokens = 2048
     max_tokens = 32_768
@@ -101,20 +104,25 @@ class SearchAgentLarge(SearchAgent):
         self.data = data if data is not None else self.data
         if (self.corpus is None) != (self.data is None):
             raise UsageError(f"{self.name}: set both corpus (the documents) and data (the questions), or neither.")
-        super().__init__()
-        if self.corpus is not None:
+        self.world = world.build(world.LARGE)
+        if self.corpus is None:
+            self.index = Index(self.world.documents())
+        else:
             self.index = Index((str(row.get("title", "")), _text(row, "text")) for row in read_rows(self.corpus))
             if not len(self.index):
                 raise UsageError(f"{self.name}: the corpus {self.corpus!r:.200} holds no document.")
 
     def generate(self, split: str, seed: int) -> Iterator[Task]:
         if self.data is None:
-            return self.world.tasks(split, seed)
+            return world.large_tasks(self.world, split, seed)
         rows = rows_of_split(self.data, split, key=lambda row: _text(row, "question"))
         return (
             Task(f"{index:06}", {"question": _text(row, "question"), "answers": _answers(row)}, split)
             for index, row in enumerate(rows)
         )
+
+    def index_of(self, task: Task) -> Index:
+        return self.index
 
     def messages(self, task: Task) -> list[Message]:
         instruction = (
@@ -124,9 +132,9 @@ class SearchAgentLarge(SearchAgent):
         return [Message("system", instruction), Message("user", task.payload["question"])]
 
     @tool(side_effects=False)
-    def search(self, query: str) -> str:
+    def search(self, episode: Episode, query: str) -> str:
         """Find documents by words; number, title and the best part of each are shown."""
-        hits = self.index.search(query, self.hits)
+        hits = episode.state.index.search(query, self.hits)
         return "\n".join(f"[{hit.number}] {hit.title}: {hit.snippet}" for hit in hits) or "no document"
 
     @tool(side_effects=False)

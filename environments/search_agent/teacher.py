@@ -1,6 +1,6 @@
 """An unreliable scripted teacher: it gives a model from scratch the form of a search, with two errors that reward corrects.
 
-More often than not it stops one document early when a chain is long, and mistakes the head of a company for its seat.
+More often than not it stops one document early when a chain is long, and takes the seat of a company for its plant.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import random
 from agentrl.environment import Episode, Task, tool_call
 
 P_STOPS_EARLY = 0.6
-P_MISTAKES_HEAD = 0.6
+P_MISTAKES_PLANT = 0.6
 P_RANDOM = 0.1
 P_GARBLED = 0.04
 
@@ -47,9 +47,9 @@ class Teacher:
         if relation not in facts:  # the call was garbled, or another document came
             return self.at
         self.chain.pop(0)
-        if self.rng.random() < P_RANDOM or (relation == "head" and self.rng.random() < P_MISTAKES_HEAD):
-            return self.rng.choice(sorted(facts.values())) if relation != "head" else facts.get("seat", facts[relation])
-        return facts[relation]
+        if relation == "plant" and self.rng.random() < P_MISTAKES_PLANT:
+            return facts["seat"]
+        return self.rng.choice(sorted(facts.values())) if self.rng.random() < P_RANDOM else facts[relation]
 
     @staticmethod
     def _long(episode: Episode) -> bool:

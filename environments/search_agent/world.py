@@ -1,7 +1,8 @@
-"""An invented world of people, companies and cities: documents about them, and questions that follow relations between them.
+"""Invented worlds of people, companies and cities: documents about them, and questions that follow relations between them.
 
-The world is the same in every run. A question is a start and a chain of relations; about a fifth of all questions is held out,
-each by a hash of its text.
+A question is a start and a chain of relations; about a fifth of all questions is held out, each by a hash of its text. In the
+small size every task has a world of its own, so that who remembers what was true elsewhere knows nothing; the large world is
+the same in every run.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from dataclasses import dataclass, field
 
 from agentrl.environment import Task
 from agentrl.environment.sources import is_heldout
+from agentrl.types import Json
 from environments.splits import HELDOUT_SHARE
 
 FIRST = ("Ada", "Bo", "Cleo", "Dan", "Eva", "Finn", "Gus", "Hal", "Ida", "Jan", "Kim", "Leo", "Mia", "Noa", "Otto", "Pia",
@@ -42,11 +44,12 @@ class Scale:
 
 
 SMALL = Scale(
-    people=36,
-    companies=16,
-    relations={"person": {"employer": "company"}, "company": {"seat": "city", "head": "person"}, "city": {"river": "river"}},
+    people=10,
+    companies=6,
+    # Without circles: the first relation of a question stands in the last document of its chain and in none before.
+    relations={"person": {"employer": "company"}, "company": {"seat": "city", "plant": "city"}, "city": {"river": "river"}},
     hops=(1, 2, 3),
-    names={"person": FIRST + LAST, "company": TRADE + COLOUR, "city": CITIES[:12], "river": RIVERS},
+    names={"person": FIRST[:10], "company": TRADE[:6], "city": CITIES[:6], "river": RIVERS[:6]},
 )
 LARGE = Scale(
     people=400,
@@ -78,14 +81,6 @@ _FILLER = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Document:
-    """What the index holds: a title and a text."""
-
-    title: str
-    text: str
-
-
 @dataclass(slots=True)
 class World:
     """Entities by kind, and the facts: (entity, relation) -> entity."""
@@ -94,25 +89,21 @@ class World:
     entities: dict[str, list[str]] = field(default_factory=dict)
     facts: dict[tuple[str, str], str] = field(default_factory=dict)
 
-    def documents(self) -> Iterator[Document]:
-        """One for each entity that has facts."""
+    def documents(self) -> Iterator[tuple[str, str]]:
+        """Title and text of one for each entity that has facts."""
         rng = random.Random("search_agent/documents")
         for kind, relations in self.scale.relations.items():
             for name in self.entities[kind]:
                 known = [(relation, self.facts[name, relation]) for relation in relations]
-                yield Document(name, _prose(rng, name, known) if self.scale.prose else _line(name, known))
+                yield name, _prose(rng, name, known) if self.scale.prose else _line(name, known)
 
-    def tasks(self, split: str, seed: int) -> Iterator[Task]:
-        """Questions of ``split`` without end, drawn with repetition."""
-        rng = random.Random(f"search_agent/{split}/{seed}")
-        for index in itertools.count():
-            while True:
-                path, chain = self._walk(rng, rng.choice(self.scale.hops))
-                question = "What is the " + " of the ".join(reversed(chain)) + f" of {path[0]}?"
-                if len(set(path)) == len(path) and is_heldout(question, HELDOUT_SHARE) == (split == "heldout"):
-                    break
-            payload = {"question": question, "answers": [path[-1]], "path": path, "chain": chain}
-            yield Task(f"{path[0].replace(' ', '-')}/{'+'.join(chain).replace(' ', '-')}/{index:05}", payload, split)
+    def question(self, rng: random.Random, split: str) -> dict[str, Json]:
+        """A question of ``split`` with its answer, and the entities and relations on the way to it."""
+        while True:
+            path, chain = self._walk(rng, rng.choice(self.scale.hops))
+            question = "What is the " + " of the ".join(reversed(chain)) + f" of {path[0]}?"
+            if len(set(path)) == len(path) and is_heldout(question, HELDOUT_SHARE) == (split == "heldout"):
+                return {"question": question, "answers": [path[-1]], "path": path, "chain": chain}
 
     def _walk(self, rng: random.Random, hops: int) -> tuple[list[str], list[str]]:
         kind = rng.choice(("person", "company"))
@@ -126,9 +117,26 @@ class World:
         return path, chain
 
 
-def build(scale: Scale) -> World:
-    """The world of a scale, always the same."""
-    rng = random.Random("search_agent/world")
+def tasks(split: str, seed: int) -> Iterator[Task]:
+    """Small questions without end, each about a world of its own, which ``build(SMALL, payload["world"])`` gives."""
+    rng = random.Random(f"search_agent/{split}/{seed}")
+    for index in itertools.count():
+        name = f"{split}/{seed}/{index}"
+        payload = build(SMALL, name).question(rng, split)
+        yield Task(_id(payload, index), {**payload, "world": name}, split)
+
+
+def large_tasks(world: World, split: str, seed: int) -> Iterator[Task]:
+    """Questions about one world without end, drawn with repetition."""
+    rng = random.Random(f"search_agent/{split}/{seed}")
+    for index in itertools.count():
+        payload = world.question(rng, split)
+        yield Task(_id(payload, index), payload, split)
+
+
+def build(scale: Scale, name: str = "world") -> World:
+    """The world of that name, always the same."""
+    rng = random.Random(f"search_agent/{name}")
     world = World(scale)
     world.entities = {
         "person": rng.sample(scale.names["person"], scale.people),
@@ -138,9 +146,16 @@ def build(scale: Scale) -> World:
     }
     for kind, relations in scale.relations.items():
         for name in world.entities[kind]:
+            told = {name}
             for relation, target in relations.items():
-                world.facts[name, relation] = rng.choice([other for other in world.entities[target] if other != name])
+                found = rng.choice([other for other in world.entities[target] if other not in told])
+                world.facts[name, relation] = found
+                told.add(found)
     return world
+
+
+def _id(payload: dict[str, Json], index: int) -> str:
+    return f"{payload['path'][0].replace(' ', '-')}/{'+'.join(payload['chain']).replace(' ', '-')}/{index:05}"
 
 
 def _line(name: str, known: list[tuple[str, str]]) -> str:

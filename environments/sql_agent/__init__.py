@@ -14,7 +14,7 @@ from agentrl.types import Termination
 from environments.answers import final_answer
 from environments.splits import check_split
 from environments.sql_agent import database, questions, shop, teacher
-from environments.sql_agent.answers import same_rows
+from environments.sql_agent.answers import NOTHING, same_rows
 from sandboxes.contract import Sandbox, SandboxSpec
 
 QUERY_COLUMNS = ("query", "SQL", "sql")
@@ -96,6 +96,7 @@ class SqlAgentLarge(SqlAgent):
     ``databases`` the folder that holds ``<db_id>.sqlite`` or ``<db_id>/<db_id>.sqlite``.
     """
 
+    version = "2"
     sandbox = SandboxSpec(memory_mb=512, pids=64)
     max_turns = 16
     max_turn_tokens = 2048
@@ -130,7 +131,7 @@ class SqlAgentLarge(SqlAgent):
     def messages(self, task: Task) -> list[Message]:
         instruction = (
             "Answer the question with the query tool, which runs one SQLite statement; sqlite_master shows the tables. "
-            'End with a line "Answer: " and the answer alone; several values are separated by commas.'
+            'End with a line "Answer: " and the answer alone; several values are separated by commas, no row is "none".'
         )
         return [Message("system", instruction), Message("user", task.payload["question"])]
 
@@ -138,7 +139,7 @@ class SqlAgentLarge(SqlAgent):
         return final_answer(episode.turns[-1].text)
 
     def gold(self, task: Task) -> list[str]:
-        shown = ", ".join(str(cell) for row in task.payload["rows"] for cell in row)
+        shown = ", ".join(str(cell) for row in task.payload["rows"] for cell in row) or NOTHING[0]
         return [tool_call("query", sql=task.payload["query"]), f"Answer: {shown}"]
 
     def _task(self, row: Row, index: int, split: str) -> Task:

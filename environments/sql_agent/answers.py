@@ -11,14 +11,20 @@ from environments.sql_agent.database import Cell, Rows
 
 TOLERANCE = Fraction(1, 10**6)
 """Relative; a float printed with six digits is still itself."""
+NOTHING = ("none", "nothing", "no rows")
 _SEPARATOR = re.compile(r"\n|;|\||,(?!\d{3}\b)|\band\b")
 
 
 def same_rows(answer: str, rows: Rows, ordered: bool) -> bool:
-    """Whether ``answer`` lists every cell of ``rows`` and no other: numbers by value, texts by their letters."""
+    """Whether ``answer`` lists every cell of ``rows`` and no other: numbers by value, texts by their letters.
+
+    That there is no row must be said, with a word of `NOTHING`: who says nothing knows nothing.
+    """
     cells = [cell for row in rows for cell in row]
     if len(answer) > MAX_ANSWER_CHARS:
         return False
+    if not cells:
+        return plain(answer) in NOTHING
     if len(cells) == 1:
         return _same(answer, cells[0])
     given = [part.strip() for part in _SEPARATOR.split(answer) if part.strip()]

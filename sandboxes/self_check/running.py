@@ -68,6 +68,11 @@ async def commands_take_arguments_input_and_environment(sandbox: Sandbox) -> Non
     expect(result.stdout == "ü\n".encode(), "the environment of code", result)
     result = await sandbox.exec("cat <<'EOF'\nit's \"here\"\nEOF\necho done # comment")
     expect(result.stdout == b'it\'s "here"\ndone\n', "shell text as it is", result)
+    result = await sandbox.exec("cat <<'EOF'\nlast\nEOF", timeout=10)
+    expect(result.stdout == b"last\n" and not result.timed_out, "a text that ends with its terminator", result)
+    result = await sandbox.exec("echo 'open", timeout=10)
+    expect(result.exit_code not in (0, None) and result.stderr, "an open quote is a failed command", result)
+    expect((await sandbox.exec("echo ok")).stdout == b"ok\n", "the next command as if nothing had been")
 
 
 async def standard_input_is_empty(sandbox: Sandbox) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -63,6 +64,7 @@ async def validate(
     if not drawn.ok:
         return [drawn]
     checks = [drawn, schemas.round_trip(environment), _overlap(tasks)]
+    given = copy.deepcopy({split: of_split[:n] for split, of_split in tasks.items()})
     specs = distinct_specs(environment, [task for of_split in tasks.values() for task in of_split[:n]])[:POOL_SIZE]
     # Without isolation the root is the host's own: only the episode's folder is its image.
     roots = () if provider is not None and provider.name == "local" else ("/",)
@@ -71,6 +73,10 @@ async def validate(
             checks += await _played(_Run(environment, tasks, n, queue, roots, chat), fresh, repeats)
     except (AgentRLError, SandboxError) as error:
         checks.append(Check("episodes", False, f"{type(error).__name__}: {error}"))
+    for split, before in given.items():
+        if changed := [task.id for task, same in zip(tasks[split], before, strict=False) if task != same]:
+            why = f"an episode changed the payload of task {changed[0]}; what belongs to an episode goes to episode.state"
+            return [Check("tasks", False, why), *checks[1:]]
     return checks
 
 

@@ -102,7 +102,8 @@ async def grader_stable(
                     differing.append(f"task {graded.task.id}: {graded.reward.value:g}, then {value}")
     if not compared:
         return Check("grader stable", None, "no episode had a verdict to repeat")
-    detail = f"{compared} episodes, {repeats} times each in a used and in a fresh sandbox"
+    places = "in a used and in a fresh sandbox" if any(queues) else "without a sandbox"
+    detail = f"{compared} episodes, {repeats} times each {places}"
     return Check("grader stable", not differing, differing[0] if differing else detail)
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import os
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 import pytest_asyncio
@@ -12,7 +13,7 @@ from sandboxes.contract import Provider, Sandbox
 from sandboxes.docker import Docker
 from sandboxes.handle import Handle
 from sandboxes.self_check import CHECK_SPEC
-from tests.contract.sandbox.daemon import docker_url, podman_url
+from tests.contract.sandbox.daemon import Daemon, docker_url, podman_url
 
 
 @pytest_asyncio.fixture(
@@ -66,3 +67,16 @@ async def sandbox(shared: Shared) -> AsyncIterator[Sandbox]:
     except BaseException:
         await shared.drop()
         raise
+
+
+@pytest.fixture(scope="session")
+def daemon() -> Iterator[Daemon]:
+    """A Docker daemon that a test may end, as long as it starts it again."""
+    docker_url()  # skips where there is no Docker to test with
+    if os.geteuid() != 0:
+        pytest.skip("a daemon needs root")
+    daemon = Daemon()
+    daemon.start()
+    yield daemon
+    daemon.kill()
+    daemon.remove()

@@ -3,13 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
-import subprocess
-import tempfile
-import time
-from collections.abc import Iterator
-from pathlib import Path
 
 import docker
 import pytest
@@ -18,54 +11,9 @@ from sandboxes.contract import SandboxDied, SandboxUnavailable
 from sandboxes.docker import Docker
 from sandboxes.pool import Pool
 from sandboxes.self_check import CHECK_SPEC
-from tests.contract.sandbox.daemon import docker_url
+from tests.contract.sandbox.daemon import Daemon
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.docker]
-
-START = Path(__file__).parents[3] / "scripts" / "start-docker.sh"
-
-
-class Daemon:
-    """A private daemon."""
-
-    def __init__(self) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix="agentrl-daemon-", dir="/tmp"))
-        self.url = f"unix://{self.folder}/docker.sock"
-
-    def start(self) -> None:
-        subprocess.run([START, self.folder], check=True, capture_output=True)
-
-    def kill(self) -> None:
-        pid = int((self.folder / "docker.pid").read_text())
-        os.kill(pid, signal.SIGKILL)
-        give_up = time.monotonic() + 60
-        while alive(pid):
-            assert time.monotonic() < give_up, "the daemon did not end"
-            time.sleep(0.05)
-
-    def remove(self) -> None:
-        os.kill(int((self.folder / "exec/containerd/containerd.pid").read_text()), signal.SIGTERM)
-        subprocess.run(["umount", self.folder / "data"], capture_output=True)
-        subprocess.Popen(["rm", "-rf", self.folder])  # some ten thousand files; nobody waits for that
-
-
-def alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0] not in (b"Z", b"X")
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-
-
-@pytest.fixture(scope="module")
-def daemon() -> Iterator[Daemon]:
-    docker_url()  # skips where there is no Docker to test with
-    if os.geteuid() != 0:
-        pytest.skip("a daemon needs root")
-    daemon = Daemon()
-    daemon.start()
-    yield daemon
-    daemon.kill()
-    daemon.remove()
 
 
 async def test_daemon_stops_in_mid_episode__is_death_not_output_and_leaves_nothing(daemon: Daemon) -> None:

@@ -176,3 +176,8 @@ def test_line__becomes_the_turn_that_it_stands_for(tmp_path: Path) -> None:
     ):
         with pytest.raises(NotATurn, match=why):
             turn_text(bad, Files.tools)
+
+
+def test_unknown_split__is_refused_before_the_environment_is_asked() -> None:
+    for command in ("show", "play"):
+        assert refused(command, "search_agent", "--split", "test") == "--split is 'test'; there are train and heldout"

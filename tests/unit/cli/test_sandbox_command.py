@@ -25,7 +25,8 @@ def sandbox(*arguments: str, **environment: str) -> subprocess.CompletedProcess[
         (["check", "--provider", "docker"], 3, "no daemon at unix:///nowhere.sock"),
         (["build", "no-such-recipe"], 2, "shipped: base"),
         (["build", "base", "--provider", "bubblewrap"], 2, "docker or podman"),
-        (["build", "base"], 3, "no daemon at unix:///nowhere.sock"),
+        (["build", "./no-such-folder"], 2, "shipped: base.\n"),
+        (["build", "base"], 3, "start one with scripts/start-docker.sh, or name it in DOCKER_HOST"),
         (["bootstrap"], 3, "no daemon at unix:///nowhere.sock"),
     ],
 )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -41,3 +43,11 @@ def test_no_task__is_a_fault_that_a_restart_cannot_help() -> None:
     with pytest.raises(EnvironmentFault, match="no task") as error:
         checked_tasks(Given(), "train", 0, 1)
     assert error.value.exit_code == 2
+
+
+def test_tasks_without_end__are_taken_up_to_n() -> None:
+    class Endless(Environment):
+        def tasks(self, split: str, seed: int, n: int) -> Iterator[Task]:
+            return (Task(f"{index}", {}, split) for index in itertools.count())
+
+    assert [task.id for task in checked_tasks(Endless(), "train", 0, 3)] == ["0", "1", "2"]

@@ -144,6 +144,11 @@ class Unseeded(Riddle):
         return [Task(str(random.random()), {}, split)]
 
 
+class Scribbling(Riddle):
+    async def setup(self, episode: Episode) -> None:
+        episode.task.payload["guesses"] = 1
+
+
 class NoGold(Riddle):
     gold = Environment.gold
 
@@ -197,6 +202,7 @@ class Unspoken(Riddle):
         (Moody(), {"grader stable": "task train/0: 1, then 1.0"}),
         (Nan(), {"gold accepted": "a reward is finite", "no-op rejected": "a reward is finite"}),
         (Unseeded(), {"tasks": "gave others the second time"}),
+        (Scribbling(), {"tasks": "an episode changed the payload of task train/0"}),
         (NoGold(), {"gold accepted": "no gold(task) method"}),
         (Spelled(), {"gold accepted": "gold() must give a sequence of texts"}),
         (Forgetful(), {"gold accepted": "task 'train/0', method 'gold' raised LookupError: lost it"}),

@@ -91,31 +91,57 @@ def test_index__is_searched_from_several_threads(index: Index) -> None:
 
 
 def test_every_entity__is_the_first_hit_for_its_name() -> None:
-    for kind in ("person", "company", "city"):
-        for name in ENV.world.entities[kind]:
-            assert ENV.index.search(name, 1)[0].title == name
+    for task in ENV.tasks("train", 0, 20):
+        index, small = ENV.index_of(task), world.build(world.SMALL, task.payload["world"])
+        for kind in ("person", "company", "city"):
+            for name in small.entities[kind]:
+                assert index.search(name, 1)[0].title == name
 
 
 def test_path__follows_the_facts_of_the_documents() -> None:
-    for task in ENV.tasks("train", 2, 200):
-        path, chain = task.payload["path"], task.payload["chain"]
+    for task in ENV.tasks("train", 2, 50):
+        path, chain, index = task.payload["path"], task.payload["chain"], ENV.index_of(task)
         for name, relation, target in zip(path, chain, path[1:], strict=False):
-            text = ENV.index.search(name, 1)[0].text
-            assert f"{relation} {target}" in text
+            assert f"{relation} {target}" in index.search(name, 1)[0].text
         assert len(path) == len(chain) + 1
+
+
+def test_small_questions__are_answered_by_their_own_documents_and_not_from_memory() -> None:
+    answers: dict[str, set[str]] = {}
+    for task in ENV.tasks("train", 3, 2000):
+        answers.setdefault(task.payload["question"], set()).update(task.payload["answers"])
+    assert min(map(len, answers.values())) >= 3
+
+
+def test_held_out_questions__are_new_combinations_of_known_parts() -> None:
+    asked = {
+        split: {(task.payload["path"][0], tuple(task.payload["chain"])) for task in ENV.tasks(split, 0, 2000)}
+        for split in ("train", "heldout")
+    }
+    for part in (0, 1):
+        assert {one[part] for one in asked["heldout"]} <= {one[part] for one in asked["train"]}
+    assert len(asked["heldout"]) >= 15
+
+
+def test_small_chains__end_where_the_first_relation_of_the_question_is_first_found() -> None:
+    for task in ENV.tasks("train", 1, 50):
+        *before, last = (ENV.index_of(task).search(name, 1)[0].text for name in task.payload["path"][:-1])
+        asked = task.payload["chain"][-1]
+        assert f"{asked} " in last
+        assert not any(f"{asked} " in text for text in before)
 
 
 def test_large_world__says_the_same_facts_in_prose() -> None:
     large = world.build(world.LARGE)
-    texts = {document.title: document.text for document in large.documents()}
+    texts = dict(large.documents())
     for (name, relation), target in list(large.facts.items())[:500]:
         assert target in texts[name]
         assert relation in texts[name]
 
 
 def test_questions__need_as_many_documents_as_hops() -> None:
-    for task in ENV.tasks("heldout", 0, 200):
-        first = ENV.index.search(task.payload["path"][0], 1)[0].text
+    for task in ENV.tasks("heldout", 0, 50):
+        first = ENV.index_of(task).search(task.payload["path"][0], 1)[0].text
         if len(task.payload["chain"]) > 1:
             assert task.payload["answers"][0] not in first or task.payload["path"][0] in first
     hops = {len(task.payload["chain"]) for task in ENV.tasks("heldout", 0, 200)}

@@ -25,6 +25,11 @@ class Some:
     "change",
     [
         {"memory_mb": 200},
+        {"memory_mb": "512"},
+        {"memory_mb": True},
+        {"tmp_mb": 0.5},
+        {"ttl_s": float("inf")},
+        {"cpus": "2"},
         {"pids": 0},
         {"cpus": 0.0},
         {"ttl_s": -1.0},
