@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from typing import TYPE_CHECKING
 
@@ -43,11 +44,17 @@ def query(
 ) -> None:
     """Run a saved query, for example: agentrl db query conservation."""
     from agentrl.cli.table_text import check_format
+    from agentrl.store.saved_queries import saved_query
 
     check_format(as_json, as_csv)
+    takes = saved_query(name).parameters
+    if "trajectory" in takes and trajectory is None:
+        raise UsageError(f"`agentrl db query {name}` is about one trajectory: give its id, or 'latest'.")
+    if "trajectory" not in takes and trajectory is not None:
+        raise UsageError(f"`agentrl db query {name}` is about no single trajectory: leave {trajectory} out.")
     with reader_session(timeout) as reader:
         parameters: dict[str, str] = {}
-        if run is not None:
+        if run is not None and "run" in takes:
             parameters["run"] = require_run(reader, run).spec.name
         if trajectory is not None:
             parameters["trajectory"] = str(require_trajectory(reader, trajectory, run or "latest"))
@@ -89,13 +96,17 @@ def _print(answer: Answer, as_json: bool, as_csv: bool) -> None:
 
 
 @app.command("queries")
-def queries() -> None:
+def queries(as_json: bool = _JSON) -> None:
     """List the saved queries with their purpose."""
     from rich.console import Console
     from rich.table import Table
 
     from agentrl.store.saved_queries import saved_queries
 
+    if as_json:
+        for saved in saved_queries().values():
+            print(json.dumps({"name": saved.name, "purpose": saved.purpose}))
+        return
     table = Table("name", "purpose")
     for saved in saved_queries().values():
         table.add_row(saved.name, saved.purpose)
@@ -103,13 +114,16 @@ def queries() -> None:
 
 
 @app.command("status")
-def status() -> None:
+def status(as_json: bool = typer.Option(False, "--json", help="One JSON object.")) -> None:
     """The schema's revision and the migrations that are pending."""
     from agentrl.store.postgres_connection import parse_url
     from agentrl.store.schema_migration import schema_status
 
     with database_session() as url:
         found = schema_status(parse_url(url)[0])
+    if as_json:
+        print(json.dumps({"revision": found.found, "pending": list(found.pending)}))
+        return
     print(f"revision  {found.found or 'none: the first command that needs the store creates the schema'}")
     print(f"pending   {', '.join(found.pending) or 'nothing'}")
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 app = typer.Typer(help="List, begin, look at, prove and try environments.", no_args_is_help=True)
 
 NAME = typer.Argument(metavar="NAME", help="A name from `agentrl env list`, module:Class, path/to/file.py:Class or ./folder.")
-SETTINGS = typer.Argument(None, metavar="[environment_options.KEY=VALUE]...", help="Options of the environment.")
+SETTINGS = typer.Argument(None, metavar="environment_options.KEY=VALUE", help="Options of the environment.")
 SPLIT = typer.Option("train", "--split", help="train or heldout.")
 SEED = typer.Option(0, "--seed", help="Seed of the tasks.")
 SANDBOX = typer.Option(None, "--sandbox", help="docker, podman, bubblewrap or module:Class. Default: the first.")
@@ -33,10 +33,13 @@ JSON = typer.Option(False, "--json", help="One JSON object.")
 
 
 @app.command("list")
-def list_environments() -> None:
+def list_environments(as_json: bool = JSON) -> None:
     """Installed environments by name. Others are named as module:Class or path/to/file.py:Class."""
     from agentrl.environment.registry import installed
 
+    if as_json:
+        print(json.dumps(installed()))
+        return
     table = Table("name", "class")
     for name, target in sorted(installed().items()):
         table.add_row(name, target)

@@ -57,7 +57,8 @@ def build(
     recipe = Path(name) if "/" in name or name in (".", "..") else RECIPES / name
     if not (recipe / "Dockerfile").is_file():
         shipped = ", ".join(sorted(path.parent.name for path in RECIPES.glob("*/Dockerfile")))
-        raise UsageError(f"there is no {recipe}/Dockerfile; shipped: {shipped}. A folder of your own needs a slash: ./{name}")
+        own = "" if "/" in name else f" A folder of your own needs a slash: ./{name}"
+        raise UsageError(f"There is no {recipe}/Dockerfile. Shipped recipes: {shipped}.{own}")
     image = tag or PREFIX + recipe.resolve().name.lower()
     with _told():
         built = build_image(find_daemon(_engine(provider)).client, recipe, image, base, network=network)

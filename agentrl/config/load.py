@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -26,6 +27,8 @@ from agentrl.errors import UsageError
 
 OPTIONS = "environment_options."
 """Prefix of settings that the environment itself declares and checks."""
+_FILE = "file "
+"""What the origin of a setting begins with that a file gave."""
 _RATIO_BOUNDS = ("algorithm.ratio_low", "algorithm.ratio_high")
 
 
@@ -83,7 +86,7 @@ def resolve(
     if not (from_flags.get("model.path") or from_file.get("model.path")):
         layers.append((f"overlay tiny: {TINY_REASON}", PRESETS[preset].tiny))
     layers += _lag_of_schedule([*(layer for _, layer in layers), from_file, from_flags])
-    layers += [(f"file {file}", from_file), ("flag", from_flags)]
+    layers += [(f"{_FILE}{file}", from_file), ("flag", from_flags)]
     values: dict[str, Any] = {"environment": environment, "preset": preset}
     origins: dict[str, str] = {}
     for origin, layer in layers:
@@ -157,9 +160,12 @@ def _validate(values: dict[str, Any], origins: Mapping[str, str]) -> RunConfig:
         lines = []
         for item in error.errors():
             key = ".".join(str(part) for part in item["loc"])
-            given = f" (from {origins[key]}, got {item['input']!r})" if key in origins else ""
+            given = f" (from {_place(origins[key], key)}, got {item['input']!r})" if key in origins else ""
+            if item["type"] == "literal_error":
+                given += nearest(str(item["input"]), re.findall(r"'([^']*)'", item["ctx"]["expected"]))
             lines.append(f"{key + ': ' if key else ''}{item['msg'].removeprefix('Value error, ')}{given}")
-        raise UsageError("The configuration is not valid. " + "; ".join(lines) + ".") from None
+        wrong = "; ".join(lines)
+        raise UsageError(f"The configuration is not valid. {wrong}{'' if wrong.endswith('?') else '.'}") from None
 
 
 def known_keys(model: type[BaseModel] = RunConfig, prefix: str = "") -> Iterator[str]:
@@ -181,7 +187,24 @@ def _check_key(key: str, origin: str) -> None:
     if key.startswith(OPTIONS) and key.count(".") == 1:
         return
     if key not in keys:
-        raise UsageError(f"Unknown setting '{key}' ({origin}).{nearest(key, keys)} `agentrl config show` lists all settings.")
+        raise UsageError(
+            f"Unknown setting '{key}' ({_place(origin, key)}).{nearest(key, keys)} `agentrl config show` lists all settings."
+        )
+
+
+def _place(origin: str, key: str) -> str:
+    """The origin; of a file, with the line on which the setting ends."""
+    if not origin.startswith(_FILE):
+        return origin
+    lines = Path(origin.removeprefix(_FILE)).read_text().splitlines()
+    for number in range(1, len(lines) + 1):
+        try:
+            known = dict(flatten(tomllib.loads("\n".join(lines[:number]))))
+        except tomllib.TOMLDecodeError:
+            continue  # in the middle of a value
+        if key in known:
+            return f"{origin}, line {number}"
+    return origin
 
 
 def _set(values: dict[str, Any], key: str, value: Any) -> None:
@@ -221,7 +244,10 @@ def _parse_overrides(overrides: Sequence[str]) -> dict[str, Any]:
         key, separator, text = item.removeprefix("--").partition("=")
         if not separator:
             raise UsageError(f"'{item}' is not a setting: write KEY=VALUE, for example trainer.steps=50.")
-        parsed[key] = _value(text)
+        value = _value(text)
+        if key in parsed and parsed[key] != value:
+            raise UsageError(f"'{key}' is given twice: {parsed[key]!r} and {value!r}; keep one.")
+        parsed[key] = value
     return parsed
 
 
