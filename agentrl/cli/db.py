@@ -47,17 +47,17 @@ def query(
     from agentrl.store.saved_queries import saved_query
 
     check_format(as_json, as_csv)
-    takes = saved_query(name).parameters
-    if "trajectory" in takes and trajectory is None:
-        raise UsageError(f"`agentrl db query {name}` is about one trajectory: give its id, or 'latest'.")
-    if "trajectory" not in takes and trajectory is not None:
-        raise UsageError(f"`agentrl db query {name}` is about no single trajectory: leave {trajectory} out.")
+    of_one = "trajectory" in saved_query(name).parameters
+    if of_one and trajectory is None:
+        raise UsageError(f"Query {name!r} is about one trajectory: agentrl db query {name} ID, or latest for the newest.")
+    if not of_one and trajectory is not None:
+        raise UsageError(f"Query {name!r} is not about one trajectory. For one run: agentrl db query {name} --run NAME.")
     with reader_session(timeout) as reader:
         parameters: dict[str, str] = {}
-        if run is not None and "run" in takes:
-            parameters["run"] = require_run(reader, run).spec.name
         if trajectory is not None:
             parameters["trajectory"] = str(require_trajectory(reader, trajectory, run or "latest"))
+        elif run is not None:
+            parameters["run"] = require_run(reader, run).spec.name
         answer = reader.saved(name, limit, **parameters)
     _print(answer, as_json, as_csv)
 

@@ -93,9 +93,7 @@ def _defect(error: BaseException) -> str:
         error = error.exceptions[0]
     frames = traceback.extract_tb(error.__traceback__)
     place = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
-    return (
-        f"{type(error).__name__}: {error}{place}. This was not foreseen: `agentrl -v` and the same command show where."
-    )
+    return f"{type(error).__name__}: {error}{place}. This was not foreseen: `agentrl -v` and the same command show where."
 
 
 if __name__ == "__main__":

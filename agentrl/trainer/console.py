@@ -23,15 +23,18 @@ COLUMNS = (
     ("queue", 5),
     ("hit", 4),
     ("turns", 5),
+    ("cut", 4),
+    ("s", 6),
     ("tok/s", 6),
     ("kept", 5),
     ("KL", 6),
+    ("grad", 6),
     ("EV", 5),
     ("sync", 4),
     ("waits for", 12),
 )
-"""Of the step line, with their widths. Quality is of the step's trajectories; ``hit`` counts since the start; ``sync`` is the
-share of the time since the last line that went into publishing weights."""
+"""Of the step line, with their widths. Quality is of the step's trajectories; ``hit`` counts since the start; ``s`` are the
+seconds since the last line, ``sync`` the share of them that went into publishing weights."""
 
 
 class Console:
@@ -83,9 +86,12 @@ class Console:
             str(queue),
             f"{metrics['hit_rate']:.2f}",
             f"{metrics['turns_mean']:.1f}",
+            f"{metrics.get('truncated_share', 0.0):.0%}",
+            f"{metrics['wall_s']:.1f}",
             f"{metrics['tokens_per_s']:.0f}",
             _number(metrics.get("kept_fraction", math.nan)),
             _number(metrics.get("kl_k3", math.nan), 4),
+            _number(metrics.get("policy_grad_norm", math.nan)),
             _number(metrics.get("explained_variance", math.nan), 2),
             f"{metrics['sync_share']:.0%}",
             f"rollouts {waits:.0%}" if waits > WAITS else "nothing",

@@ -36,8 +36,8 @@ def agentrl(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
     ("arguments", "told"),
     [
         (["db", "query", "conservaton"], "did you mean 'conservation'"),
-        (["db", "query", "timeline"], "is about one trajectory: give its id, or 'latest'"),
-        (["db", "query", "conservation", "latest"], "is about no single trajectory: leave latest out"),
+        (["db", "query", "timeline"], "agentrl db query timeline ID, or latest for the newest"),
+        (["db", "query", "conservation", "latest"], "For one run: agentrl db query conservation --run NAME"),
         (["db", "vacuum", "--older-than", "soon"], "12h or 30d"),
         (["gateway", "--port", "70000"], "65535"),
         (["sandbox", "build", "./nosuch"], "There is no nosuch/Dockerfile. Shipped recipes: base.\n"),
