@@ -19,7 +19,7 @@ _JSON = typer.Option(False, "--json", help="One JSON object.")
 @app.command("show")
 def show(
     overrides: list[str] = typer.Argument(None, metavar="KEY=VALUE", help="Settings as for train."),
-    env: str = typer.Option("code_agent", "--env", help="Environment."),
+    env: str | None = typer.Option(None, "--env", help="Environment. Default: that of the file, else code_agent."),
     preset: str | None = typer.Option(None, "--preset", help="Algorithm preset."),
     config: Path | None = typer.Option(None, "--config", help="TOML file."),
     as_json: bool = _JSON,
@@ -27,8 +27,10 @@ def show(
     """Every setting of such a run. Precedence: flag > file > overlay > environment > preset > default."""
     from agentrl.launch.defaults import run_defaults
 
+    named = config is not None or any(item.startswith("environment=") for item in overrides or [])
+    environment = env or (None if named else "code_agent")
     resolved = resolve(
-        environment=env, preset=preset, file=config, flags={}, overrides=overrides or [], defaults_of=run_defaults
+        environment=environment, preset=preset, file=config, flags={}, overrides=overrides or [], defaults_of=run_defaults
     )
     settings = dict(flatten(resolved.config.model_dump(mode="json")))
     if as_json:

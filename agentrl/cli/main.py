@@ -66,7 +66,7 @@ def options(
 def main() -> None:
     """Run the command line; never lets a traceback reach a user who did not ask for it."""
     try:
-        app()
+        app(prog_name="agentrl")
     except KeyboardInterrupt:
         sys.exit(130)
     except (Exception, BaseExceptionGroup) as error:

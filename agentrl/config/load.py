@@ -29,6 +29,8 @@ OPTIONS = "environment_options."
 """Prefix of settings that the environment itself declares and checks."""
 _FILE = "file "
 """What the origin of a setting begins with that a file gave."""
+_CHOOSING = ("environment", "preset")
+"""Settings that decide which layers there are."""
 _RATIO_BOUNDS = ("algorithm.ratio_low", "algorithm.ratio_high")
 
 
@@ -71,6 +73,8 @@ def resolve(
     from_file = _read_file(file) if file else {}
     flags = {k: v for k, v in {**flags, "preset": preset, "environment": environment}.items() if v is not None}
     from_flags = _without_contradictions(flags, _parse_overrides(overrides))
+    origins = {key: f"{_FILE}{file}" for key in _CHOOSING if key in from_file}
+    origins |= {key: "flag" for key in _CHOOSING if key in from_flags}
     preset = _text("preset", from_flags, from_file) or "sao_turn"
     if preset not in PRESETS:
         raise UsageError(f"Unknown preset '{preset}'.{nearest(preset, list(PRESETS))} Presets: {', '.join(PRESETS)}.")
@@ -88,7 +92,6 @@ def resolve(
     layers += _lag_of_schedule([*(layer for _, layer in layers), from_file, from_flags])
     layers += [(f"{_FILE}{file}", from_file), ("flag", from_flags)]
     values: dict[str, Any] = {"environment": environment, "preset": preset}
-    origins: dict[str, str] = {}
     for origin, layer in layers:
         for key, value in layer.items():
             _check_key(key, origin)

@@ -6,6 +6,7 @@ import importlib
 import json
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -90,10 +91,14 @@ def test_doctor__full_disk_is_a_warning_and_no_place_a_failure(agentrl: Run, mon
         doctor._disk()
 
 
-def test_reading_commands__have_json(agentrl: Run) -> None:
+def test_reading_commands__have_json(agentrl: Run, tmp_path: Path) -> None:
     settings = json.loads(agentrl("config", "show", "trainer.steps=7", "--json")[1])
     assert settings["trainer.steps"] == {"value": 7, "origin": "flag"}
     assert settings["rollout.concurrency"]["origin"] == "default"
+    file = tmp_path / "run.toml"
+    file.write_text("environment = 'qa_verify'\n")
+    settings = json.loads(agentrl("config", "show", "--config", str(file), "--json")[1])
+    assert settings["environment"] == {"value": "qa_verify", "origin": f"file {file}"}
     assert json.loads(agentrl("config", "presets", "--json")[1])["sao"]["settings"]["algorithm.loss"] == "dis"
     queries = [json.loads(line) for line in agentrl("db", "queries", "--json")[1].splitlines()]
     assert "conservation" in [query["name"] for query in queries]
@@ -102,6 +107,12 @@ def test_reading_commands__have_json(agentrl: Run) -> None:
 def test_output_that_is_no_terminal__has_no_colour(agentrl: Run) -> None:
     for arguments in (["--help"], ["config", "show"], ["db", "queries"], ["train", "--help"]):
         assert "\x1b" not in "".join(agentrl(*arguments)[1:])
+
+
+def test_completion__offers_commands(agentrl: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"_AGENTRL_COMPLETE": "complete_bash", "COMP_WORDS": "agentrl db qu", "COMP_CWORD": "2"}.items():
+        monkeypatch.setenv(name, value)
+    assert agentrl()[1].split() == ["query", "queries"]
 
 
 def test_help__names_the_exit_codes(agentrl: Run) -> None:

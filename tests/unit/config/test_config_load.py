@@ -152,6 +152,14 @@ def test_wrong_setting_in_a_file__names_file_and_line(text: str, said: str, tmp_
     assert f"file {file}, {said}" in str(error.value)
 
 
+def test_environment_and_preset__have_an_origin_too(tmp_path: Path) -> None:
+    file = tmp_path / "run.toml"
+    file.write_text("environment = 'qa_verify'\npreset = 'sao'\n")
+    found = resolved(environment=None, file=file, flags={}, preset="grpo")
+    assert (found.origins["environment"], found.origins["preset"]) == (f"file {file}", "flag")
+    assert "preset" not in resolved().origins
+
+
 def test_same_setting_given_twice_alike__is_one() -> None:
     assert resolved(overrides=["trainer.steps=7", "trainer.steps=7"]).config.trainer.steps == 7
 
