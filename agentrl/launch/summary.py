@@ -36,6 +36,8 @@ def print_summary(store: TrajectoryStore, run: RunRow, folder: Path, status: str
     print(f"  files  {folder}")
     if status != "finished":
         print(f"  continue with  agentrl train --resume {name}")
+    if row.updates:
+        print(f"  keep  agentrl export {name} FOLDER")
     print(f"  ask   agentrl db query staleness --run {name}   |   agentrl db query reward_by_task --run {name}")
     print(f"  look  agentrl show latest --run {name}", flush=True)
 

@@ -15,6 +15,7 @@ from agentrl.config.load import known_keys
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("environments/*/*.md")])
 CONTENTS = ROOT / "docs" / "README.md"
+COMMAND: Any = typer.main.get_command(app)
 
 
 def prose(page: Path) -> str:
@@ -67,7 +68,7 @@ def test_settings_named__exist(page: Path) -> None:
 
 def options_of(words: list[str]) -> set[str]:
     """Those of the command that ``words`` begin with, which are taken off; `KeyError` names one that does not exist."""
-    command: Any = typer.main.get_command(app)
+    command: Any = COMMAND
     while words and hasattr(command, "commands") and words[0].islower() and not words[0].startswith("-"):
         command = command.commands[words.pop(0)]
     return {opt for parameter in command.params for opt in (*parameter.opts, *parameter.secondary_opts)} | {"--help"}
