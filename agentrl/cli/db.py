@@ -19,12 +19,7 @@ from agentrl.errors import UsageError
 if TYPE_CHECKING:
     from agentrl.store.reader import Answer
 
-app = typer.Typer(help="Ask the trajectory store.", no_args_is_help=True)
-archive_commands.add_to(app)
-app.command("show")(show)
-app.command("shell")(shell)
-app.command("reuse")(reuse)
-app.command("vacuum")(vacuum_store)
+app = typer.Typer(help="Ask the trajectory store; keep it small, carry it about.", no_args_is_help=True)
 
 _JSON = typer.Option(False, "--json", help="One JSON object a row.")
 _CSV = typer.Option(False, "--csv", help="Comma-separated values.")
@@ -155,3 +150,10 @@ def url() -> None:
     """The database URL without its password, for psql and other tools; a private server runs while a command uses it."""
     with store_session() as session:
         print(session.store.masked_url)
+
+
+app.command("show")(show)
+app.command("shell")(shell)
+archive_commands.add_to(app)
+app.command("vacuum")(vacuum_store)
+app.command("reuse")(reuse)

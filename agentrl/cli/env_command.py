@@ -27,7 +27,7 @@ NAME = typer.Argument(metavar="NAME", help="A name from `agentrl env list`, modu
 SETTINGS = typer.Argument(None, metavar="environment_options.KEY=VALUE", help="Options of the environment.")
 SPLIT = typer.Option("train", "--split", help="train or heldout.")
 SEED = typer.Option(0, "--seed", help="Seed of the tasks.")
-SANDBOX = typer.Option(None, "--sandbox", help="docker, podman, bubblewrap or module:Class. Default: the first.")
+SANDBOX = typer.Option(None, "--sandbox", help="docker, podman, bubblewrap or module:Class. Default: the first that works.")
 UNSAFE = typer.Option(False, "--unsafe-local-execution", help="Run tool code without isolation.")
 JSON = typer.Option(False, "--json", help="One JSON object.")
 

@@ -20,7 +20,8 @@ _ENGINE = typer.Option("docker", "--provider", help="docker or podman.")
 @app.command("check")
 def check(
     provider: str = typer.Option(
-        None, help="docker, podman, bubblewrap, or your own as module:Class or path/to/file.py:Class. Default: the first here."
+        None,
+        help="docker, podman, bubblewrap, or your own as module:Class or path/to/file.py:Class. Default: the first that works.",
     ),
     unsafe_local: bool = typer.Option(False, "--unsafe-local-execution", help="Check the provider without isolation."),
 ) -> None:

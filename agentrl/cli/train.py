@@ -28,15 +28,16 @@ def train(
     resume: str | None = typer.Option(None, "--resume", help="Continue this run ('latest' for the newest)."),
     engine: str | None = typer.Option(None, "--engine", help="local (default) or sglang."),
     sandbox: str | None = typer.Option(
-        None, "--sandbox", help="docker, podman, bubblewrap or module:Class. Default: the first."
+        None, "--sandbox", help="docker, podman, bubblewrap or module:Class. Default: the first that works."
     ),
     unsafe_local_execution: bool = typer.Option(False, "--unsafe-local-execution", help="Run tool code without isolation."),
     dry_run: bool = typer.Option(False, "--dry-run", help="Print the plan and check everything; start no run."),
 ) -> None:
     """Train a policy. Precedence of settings: flag > file > overlay > environment > preset > default.
 
-    Examples: agentrl train --env code_agent | agentrl train --env code_agent --preset grpo trainer.steps=50 |
-    agentrl train --resume latest
+    - agentrl train --env code_agent
+    - agentrl train --env code_agent --preset grpo trainer.steps=50
+    - agentrl train --resume latest
     """
     if resume is not None:
         given = {"--env": env, "--preset": preset, "--seed": seed, "--name": name, "--model": model, "--config": config,
