@@ -21,7 +21,7 @@ _ENGINE = typer.Option("docker", "--provider", help="docker or podman.")
 def check(
     provider: str = typer.Option(
         None,
-        help="docker, podman, bubblewrap, or your own as module:Class or path/to/file.py:Class. Default: the first that works.",
+        help="docker, podman, bubblewrap, module:Class or path/to/file.py:Class. Default: the first that works.",
     ),
     unsafe_local: bool = typer.Option(False, "--unsafe-local-execution", help="Check the provider without isolation."),
 ) -> None:

@@ -21,7 +21,7 @@ Run = Callable[..., Ran]
 @pytest.fixture
 def agentrl(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
     """Runs a command in this process: exit code, stdout, stderr."""
-    monkeypatch.delenv("AGENTRL_VERBOSE", raising=False)
+    monkeypatch.setenv("AGENTRL_VERBOSE", "")
     monkeypatch.setenv("COLUMNS", "100")
 
     def run(*arguments: str) -> Ran:
