@@ -241,16 +241,22 @@ def flatten(data: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
             yield prefix + key, value
 
 
+def _refuse_two_values(overrides: Sequence[str]) -> None:
+    given: dict[str, str] = {}
+    for item in overrides:
+        key, _, text = item.removeprefix("--").partition("=")
+        if given.setdefault(key, text) != text:
+            raise UsageError(f"'{key}' is given twice: {given[key]} and {text}; keep one.")
+
+
 def _parse_overrides(overrides: Sequence[str]) -> dict[str, Any]:
+    _refuse_two_values(overrides)
     parsed: dict[str, Any] = {}
     for item in overrides:
         key, separator, text = item.removeprefix("--").partition("=")
         if not separator:
             raise UsageError(f"'{item}' is not a setting: write KEY=VALUE, for example trainer.steps=50.")
-        value = _value(text)
-        if key in parsed and parsed[key] != value:
-            raise UsageError(f"'{key}' is given twice: {parsed[key]!r} and {value!r}; keep one.")
-        parsed[key] = value
+        parsed[key] = _value(text)
     return parsed
 
 
