@@ -59,7 +59,7 @@ def build(
     if not (recipe / "Dockerfile").is_file():
         shipped = ", ".join(sorted(path.parent.name for path in RECIPES.glob("*/Dockerfile")))
         own = "" if "/" in name else f" A folder of your own needs a slash: ./{name}"
-        raise UsageError(f"There is no {recipe}/Dockerfile. Shipped recipes: {shipped}.{own}")
+        raise UsageError(f"there is no {recipe}/Dockerfile; shipped: {shipped}.{own}")
     image = tag or PREFIX + recipe.resolve().name.lower()
     with _told():
         built = build_image(find_daemon(_engine(provider)).client, recipe, image, base, network=network)

@@ -41,7 +41,7 @@ def agentrl(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
         (["db", "query", "conservation", "latest"], "For one run: agentrl db query conservation --run NAME"),
         (["db", "vacuum", "--older-than", "soon"], "12h or 30d"),
         (["gateway", "--port", "70000"], "65535"),
-        (["sandbox", "build", "./nosuch"], "There is no nosuch/Dockerfile. Shipped recipes: base.\n"),
+        (["sandbox", "build", "./nosuch"], "there is no nosuch/Dockerfile; shipped: base.\n"),
         (["tarin"], "Did you mean 'train'"),
     ],
 )

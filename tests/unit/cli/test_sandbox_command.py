@@ -23,7 +23,7 @@ def sandbox(*arguments: str, **environment: str) -> subprocess.CompletedProcess[
         (["check", "--provider", "dokcer"], 2, "docker, podman, bubblewrap, or module:Class"),
         (["check", "--provider", "no_such_module:X"], 2, "no_such_module"),
         (["check", "--provider", "docker"], 3, "no daemon at unix:///nowhere.sock"),
-        (["build", "no-such-recipe"], 2, "Shipped recipes: base"),
+        (["build", "no-such-recipe"], 2, "shipped: base"),
         (["build", "base", "--provider", "bubblewrap"], 2, "docker or podman"),
         (["build", "base"], 3, "no daemon at unix:///nowhere.sock"),
         (["bootstrap"], 3, "no daemon at unix:///nowhere.sock"),
