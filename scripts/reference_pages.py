@@ -27,8 +27,8 @@ as in TOML; `none` leaves a setting out.
 _COMMANDS = """# Commands
 
 Made from the code by `scripts/reference_pages.py`; `--help` after any command prints the same. `RUN` is a run's name or
-`latest`. Results go to stdout, notes and errors to stderr. Colours are for terminals only, and `NO_COLOR=1` switches them off
-there. `agentrl --install-completion` lets the shell complete commands and options.
+`latest`. Results, and the progress of a run, go to stdout; notes and errors to stderr. Colours are for terminals only, and
+`NO_COLOR=1` switches them off there. `agentrl --install-completion` lets the shell complete commands and options.
 
 | exit code | meaning |
 |---|---|
@@ -37,6 +37,9 @@ there. `agentrl --install-completion` lets the shell complete commands and optio
 | 2 | wrong usage or settings; nothing was started |
 | 3 | something outside is missing or does not answer: database, sandbox, model files, disk |
 | 130 | interrupted |
+
+The processes of a run, `agentrl trainer` and `agentrl rollout`, also end with 4 (another trainer holds the run) and 5 (the run
+failed in a way that a restart can't help).
 
 `agentrl -v COMMAND` shows the traceback of an error.
 """
