@@ -68,4 +68,6 @@ def main(gateway: str, episodes: int) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]))
+    if len(sys.argv) != 3 or not sys.argv[2].isdigit():
+        sys.exit("usage: python examples/outside_agent.py GATEWAY_URL EPISODES")
+    main(sys.argv[1].rstrip("/"), int(sys.argv[2]))

@@ -29,7 +29,8 @@ simulated run. Results are cut to their first rows. The columns are explained on
 
 ## Saved queries
 
-All take `--run NAME` (or `latest`; without it they span all runs), `--json`, `--csv` and `--limit N`.
+All take `--json`, `--csv` and `--limit N`. All but `timeline`, which is about one trajectory, take `--run NAME` (or `latest`;
+without it they span all runs).
 """
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from typing import TYPE_CHECKING
 
@@ -18,12 +19,7 @@ from agentrl.errors import UsageError
 if TYPE_CHECKING:
     from agentrl.store.reader import Answer
 
-app = typer.Typer(help="Ask the trajectory store.", no_args_is_help=True)
-archive_commands.add_to(app)
-app.command("show")(show)
-app.command("shell")(shell)
-app.command("reuse")(reuse)
-app.command("vacuum")(vacuum_store)
+app = typer.Typer(help="Ask the trajectory store; keep it small, carry it about.", no_args_is_help=True)
 
 _JSON = typer.Option(False, "--json", help="One JSON object a row.")
 _CSV = typer.Option(False, "--csv", help="Comma-separated values.")
@@ -43,14 +39,20 @@ def query(
 ) -> None:
     """Run a saved query, for example: agentrl db query conservation."""
     from agentrl.cli.table_text import check_format
+    from agentrl.store.saved_queries import saved_query
 
     check_format(as_json, as_csv)
+    of_one = "trajectory" in saved_query(name).parameters
+    if of_one and trajectory is None:
+        raise UsageError(f"Query {name!r} is about one trajectory: agentrl db query {name} ID, or latest for the newest.")
+    if not of_one and trajectory is not None:
+        raise UsageError(f"Query {name!r} is not about one trajectory. For one run: agentrl db query {name} --run NAME.")
     with reader_session(timeout) as reader:
         parameters: dict[str, str] = {}
-        if run is not None:
-            parameters["run"] = require_run(reader, run).spec.name
         if trajectory is not None:
             parameters["trajectory"] = str(require_trajectory(reader, trajectory, run or "latest"))
+        elif run is not None:
+            parameters["run"] = require_run(reader, run).spec.name
         answer = reader.saved(name, limit, **parameters)
     _print(answer, as_json, as_csv)
 
@@ -89,13 +91,17 @@ def _print(answer: Answer, as_json: bool, as_csv: bool) -> None:
 
 
 @app.command("queries")
-def queries() -> None:
+def queries(as_json: bool = _JSON) -> None:
     """List the saved queries with their purpose."""
     from rich.console import Console
     from rich.table import Table
 
     from agentrl.store.saved_queries import saved_queries
 
+    if as_json:
+        for saved in saved_queries().values():
+            print(json.dumps({"name": saved.name, "purpose": saved.purpose}))
+        return
     table = Table("name", "purpose")
     for saved in saved_queries().values():
         table.add_row(saved.name, saved.purpose)
@@ -103,13 +109,16 @@ def queries() -> None:
 
 
 @app.command("status")
-def status() -> None:
+def status(as_json: bool = typer.Option(False, "--json", help="One JSON object.")) -> None:
     """The schema's revision and the migrations that are pending."""
     from agentrl.store.postgres_connection import parse_url
     from agentrl.store.schema_migration import schema_status
 
     with database_session() as url:
         found = schema_status(parse_url(url)[0])
+    if as_json:
+        print(json.dumps({"revision": found.found, "pending": list(found.pending)}))
+        return
     print(f"revision  {found.found or 'none: the first command that needs the store creates the schema'}")
     print(f"pending   {', '.join(found.pending) or 'nothing'}")
 
@@ -141,3 +150,10 @@ def url() -> None:
     """The database URL without its password, for psql and other tools; a private server runs while a command uses it."""
     with store_session() as session:
         print(session.store.masked_url)
+
+
+app.command("show")(show)
+app.command("shell")(shell)
+archive_commands.add_to(app)
+app.command("vacuum")(vacuum_store)
+app.command("reuse")(reuse)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import json
+import os
+import platform
 import sys
 from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError, version
 
 import typer
 
-from agentrl.errors import AgentRLError
+from agentrl import __version__
+from agentrl.errors import AgentRLError, NotReadyError
 
 
 class Warned(str):
@@ -18,6 +21,8 @@ class Warned(str):
 
 
 Check = Callable[[], str]
+_INSTALL = "pip install -c constraints.txt -e ."
+_PACKAGES = ("torch", "megatron-core", "transformers", "safetensors", "psycopg", "docker")
 _OLDEST_TRANSACTION = """
   select pid, extract(epoch from now() - xact_start)::float8, usename, application_name, state, left(query, 200)
   from pg_stat_activity
@@ -27,14 +32,19 @@ _OLDEST_TRANSACTION = """
 
 
 def doctor(as_json: bool = typer.Option(False, "--json", help="One JSON object a check.")) -> None:
-    """Check Python packages, the store, open transactions and the sandbox. Exit code 3 when something is missing."""
+    """Check packages, disk, the store, open transactions, the sandbox. Exit code 3 when something is missing."""
+    checks: dict[str, Check] = {
+        "packages": _packages, "disk": _disk, "store": _store, "sandbox": _sandbox, "environments": _environments
+    }  # fmt: skip
     failed = False
-    for name, check in (("packages", _packages), ("store", _store), ("sandbox", _sandbox), ("environments", _environments)):
+    for name, check in checks.items():
         try:
             detail = check()
             status = "WARN" if isinstance(detail, Warned) else "OK"
         except AgentRLError as error:
             status, detail, failed = "FAIL", str(error), True
+        except ImportError as error:
+            status, detail, failed = "FAIL", f"the package {error.name} can't be imported: {_INSTALL}", True
         if as_json:
             print(json.dumps({"check": name, "status": status, "detail": detail}))
         else:
@@ -43,13 +53,26 @@ def doctor(as_json: bool = typer.Option(False, "--json", help="One JSON object a
 
 
 def _packages() -> str:
-    from agentrl.errors import NotReadyError
-
-    wanted = ("torch", "megatron.core", "transformers", "safetensors", "psycopg", "docker")
-    missing = [name for name in wanted if importlib.util.find_spec(name) is None]
+    found, missing = [f"agentrl {__version__}", f"Python {platform.python_version()}"], []
+    for name in _PACKAGES:
+        try:
+            found.append(f"{name} {version(name)}")
+        except PackageNotFoundError:
+            missing.append(name)
     if missing:
-        raise NotReadyError(f"missing {', '.join(missing)}: pip install -e . -c constraints.txt")
-    return ", ".join(wanted)
+        raise NotReadyError(f"missing {', '.join(missing)}: {_INSTALL}")
+    return ", ".join(found)
+
+
+def _disk() -> str:
+    from agentrl.launch.disk import free_space, runs_folder
+    from agentrl.store.connect import URL_VARIABLE
+    from agentrl.store.embedded import default_home
+
+    places = [("runs", runs_folder())] + ([] if os.environ.get(URL_VARIABLE) else [("store", default_home())])
+    said = [(name, free_space(folder)) for name, folder in places]
+    detail = "; ".join(f"{name}: {space}" for name, space in said)
+    return Warned(detail) if any(space.little for _, space in said) else detail
 
 
 def _store() -> str:
@@ -75,7 +98,6 @@ def _forgotten(
 
 
 def _sandbox() -> str:
-    from agentrl.errors import NotReadyError
     from sandboxes.choose import choose
     from sandboxes.contract import SandboxError
 

@@ -32,19 +32,22 @@ def _known_split(split: str) -> str:
 
 
 NAME = typer.Argument(metavar="NAME", help="A name from `agentrl env list`, module:Class, path/to/file.py:Class or ./folder.")
-SETTINGS = typer.Argument(None, metavar="[environment_options.KEY=VALUE]...", help="Options of the environment.")
+SETTINGS = typer.Argument(None, metavar="environment_options.KEY=VALUE", help="Options of the environment.")
 SPLIT = typer.Option("train", "--split", help="train or heldout.", callback=_known_split)
 SEED = typer.Option(0, "--seed", help="Seed of the tasks.")
-SANDBOX = typer.Option(None, "--sandbox", help="docker, podman, bubblewrap or module:Class. Default: the first.")
+SANDBOX = typer.Option(None, "--sandbox", help="docker, podman, bubblewrap or module:Class. Default: the first that works.")
 UNSAFE = typer.Option(False, "--unsafe-local-execution", help="Run tool code without isolation.")
 JSON = typer.Option(False, "--json", help="One JSON object.")
 
 
 @app.command("list")
-def list_environments() -> None:
+def list_environments(as_json: bool = JSON) -> None:
     """Installed environments by name. Others are named as module:Class or path/to/file.py:Class."""
     from agentrl.environment.registry import installed
 
+    if as_json:
+        print(json.dumps(installed()))
+        return
     table = Table("name", "class")
     for name, target in sorted(installed().items()):
         table.add_row(name, target)

@@ -27,7 +27,8 @@ def export(
 ) -> None:
     """Write a trained policy as a model folder that transformers, SGLang and --model take.
 
-    Examples: agentrl export latest my-model | agentrl export code my-model --version 40 --dtype bfloat16
+    - agentrl export latest my-model
+    - agentrl export code my-model --version 40 --dtype bfloat16
     """
     from agentrl.config.stored import from_row
     from agentrl.weights.model_folder import export_model

@@ -8,9 +8,9 @@ import typer
 
 
 def gateway(
-    run: str = typer.Option("latest", "--run", help="Run name."),
+    run: str = typer.Option("latest", "--run", help="Run name or 'latest'."),
     host: str = typer.Option("127.0.0.1", "--host", help="Address to listen on; there is no authentication."),
-    port: int = typer.Option(8080, "--port", help="Port to listen on; 0 takes a free one."),
+    port: int = typer.Option(8080, "--port", min=0, max=65_535, help="Port to listen on; 0 takes a free one."),
     idle: float = typer.Option(600.0, "--idle", min=0.1, help="Seconds after which a silent agent program counts as failed."),
     origin: Literal["simulated", "recorded", "live"] = typer.Option(
         "recorded", "--origin", help="Where the traffic comes from; stored with each trajectory."

@@ -1,7 +1,4 @@
-"""``agentrl``: the entry point. Errors become one paragraph and an exit code; the traceback goes to ``-v`` and the logs.
-
-Exit codes: 0 done, 1 the run failed, 2 bad usage or configuration, 3 environment not ready, 130 interrupted.
-"""
+"""``agentrl``: the entry point. Errors become one paragraph and an exit code; the traceback goes to ``-v`` and the logs."""
 
 from __future__ import annotations
 
@@ -32,9 +29,9 @@ app = typer.Typer(
     name="agentrl",
     help="Reinforcement learning for LLM agents, centred on a trajectory store.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
-    epilog="First run: agentrl train --env code_agent",
+    epilog="First run: agentrl train --env code_agent. Exit codes: 0 done, 1 the run or a check failed, 2 wrong usage or "
+    "settings, 3 something outside is missing (database, sandbox, disk), 130 interrupted.",
 )
 app.command("train")(train.train)
 app.command("show")(show.show)
@@ -69,17 +66,15 @@ def options(
 def main() -> None:
     """Run the command line; never lets a traceback reach a user who did not ask for it."""
     try:
-        app()
+        app(prog_name="agentrl")
     except KeyboardInterrupt:
         sys.exit(130)
-    except (AgentRLError, BaseExceptionGroup) as error:
+    except (Exception, BaseExceptionGroup) as error:
         cause = _cause(error)
-        if cause is None:
-            raise
         if os.environ.get("AGENTRL_VERBOSE"):
             traceback.print_exc()
-        print(f"agentrl: {cause}", file=sys.stderr)
-        sys.exit(cause.exit_code)
+        print(f"agentrl: {_defect(error) if cause is None else cause}", file=sys.stderr)
+        sys.exit(1 if cause is None else cause.exit_code)
 
 
 def _cause(error: BaseException) -> AgentRLError | None:
@@ -90,6 +85,15 @@ def _cause(error: BaseException) -> AgentRLError | None:
         causes = [_cause(e) for e in error.exceptions]
         return causes[0] if all(causes) else None
     return None
+
+
+def _defect(error: BaseException) -> str:
+    """What nobody raised on purpose, with its place."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    frames = traceback.extract_tb(error.__traceback__)
+    place = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
+    return f"{type(error).__name__}: {error}{place}. This was not foreseen: `agentrl -v` and the same command show where."
 
 
 if __name__ == "__main__":

@@ -23,7 +23,8 @@ _START = {"docker": ("start-docker.sh", "DOCKER_HOST"), "podman": ("start-podman
 @app.command("check")
 def check(
     provider: str = typer.Option(
-        None, help="docker, podman, bubblewrap, or your own as module:Class or path/to/file.py:Class. Default: the first here."
+        None,
+        help="docker, podman, bubblewrap, module:Class or path/to/file.py:Class. Default: the first that works.",
     ),
     unsafe_local: bool = typer.Option(False, "--unsafe-local-execution", help="Check the provider without isolation."),
 ) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import typer
 
 from agentrl.cli.session import reader_session, require_trajectory
@@ -13,8 +15,10 @@ def show(
     run: str = typer.Option("latest", "--run", help="Run in which 'latest' looks."),
     tokens: bool = typer.Option(False, "--tokens", help="Also print token ids, log-probs and versions."),
     reasoning: bool = typer.Option(False, "--reasoning", help="Print reasoning in full, not folded."),
+    as_json: bool = typer.Option(False, "--json", help="One JSON object; reasoning in full."),
 ) -> None:
     """Print a trajectory: prompt, turns, tool calls and results, versions, reward, and where it went."""
+    from agentrl.cli.trajectory_json import trajectory_record
     from agentrl.cli.trajectory_text import trajectory_lines
 
     with reader_session() as reader:
@@ -28,5 +32,8 @@ def show(
                 raise UsageError(f"{removed} `agentrl db query timeline {identity}` shows its moves and verdicts.")
             raise UsageError(f"There is no trajectory {identity}. `agentrl db query timeline ID` needs a stored id, too.")
         events = reader.query("timeline", trajectory=identity).records()
+    if as_json:
+        print(json.dumps(trajectory_record(stored, events, tokens=tokens)))
+        return
     for line in trajectory_lines(stored, events, tokens=tokens, reasoning=reasoning):
         print(line)

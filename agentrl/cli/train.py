@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from agentrl.cli.session import require_run, store_session
 from agentrl.errors import UsageError
 
+if TYPE_CHECKING:
+    from agentrl.config.load import Resolved
+
 
 def train(
-    overrides: list[str] = typer.Argument(None, metavar="[KEY=VALUE]...", help="Settings, e.g. trainer.steps=50."),
+    overrides: list[str] = typer.Argument(None, metavar="KEY=VALUE", help="Settings, e.g. trainer.steps=50."),
     env: str | None = typer.Option(None, "--env", help="Environment: a name, module:Class or file.py:Class."),
     preset: str | None = typer.Option(None, "--preset", help="sao_turn (default), sao, grpo, ...: `agentrl config presets`."),
     sync: bool = typer.Option(False, "--sync", help="Strictly synchronous: lag bound 0."),
@@ -23,29 +28,23 @@ def train(
     resume: str | None = typer.Option(None, "--resume", help="Continue this run ('latest' for the newest)."),
     engine: str | None = typer.Option(None, "--engine", help="local (default) or sglang."),
     sandbox: str | None = typer.Option(
-        None, "--sandbox", help="docker, podman, bubblewrap or module:Class. Default: the first."
+        None, "--sandbox", help="docker, podman, bubblewrap or module:Class. Default: the first that works."
     ),
     unsafe_local_execution: bool = typer.Option(False, "--unsafe-local-execution", help="Run tool code without isolation."),
     dry_run: bool = typer.Option(False, "--dry-run", help="Print the plan and check everything; start no run."),
 ) -> None:
     """Train a policy. Precedence of settings: flag > file > overlay > environment > preset > default.
 
-    Examples: agentrl train --env code_agent | agentrl train --env code_agent --preset grpo trainer.steps=50 |
-    agentrl train --resume latest
+    - agentrl train --env code_agent
+    - agentrl train --env code_agent --preset grpo trainer.steps=50
+    - agentrl train --resume latest
     """
     if resume is not None:
         given = {"--env": env, "--preset": preset, "--seed": seed, "--name": name, "--model": model, "--config": config,
                  "--engine": engine, "--sandbox": sandbox}  # fmt: skip
         switches = {"--sync": sync, "--unsafe-local-execution": unsafe_local_execution, "--dry-run": dry_run}
-        clashes = [flag for flag, value in given.items() if value is not None] + list(overrides or [])
-        clashes += [flag for flag, value in switches.items() if value]
-        if clashes:
-            raise UsageError(f"A resumed run keeps its settings: leave out {', '.join(map(str, clashes))}.")
-        _resume(resume)
-        return
-    from agentrl.config.load import resolve
-    from agentrl.launch.defaults import run_defaults
-
+        _refuse_settings({**given, **{flag: value or None for flag, value in switches.items()}}, overrides or [])
+        sys.exit(_resumed(resume))
     flags = {
         "seed": seed,
         "model.path": str(Path(model).absolute()) if model is not None else None,
@@ -54,15 +53,7 @@ def train(
         "sandbox.unsafe_local_execution": True if unsafe_local_execution else None,
         "staleness.lag": 0 if sync else None,
     }
-    from agentrl.environment.registry import load
-
-    resolved = resolve(
-        environment=env, preset=preset, file=config, flags=flags, overrides=overrides or [],
-        defaults_of=run_defaults,
-    )  # fmt: skip
-    # An unknown name or option is refused before a database is started for it.
-    environment = load(resolved.config.environment, resolved.config.environment_options)
-    resolved = resolved.with_options(environment.options)
+    resolved = _resolved(env, preset, config, flags, overrides or [])
     from agentrl.launch.plan import make_plan, print_plan
     from agentrl.launch.run import create_run, draw_tasks, execute
 
@@ -78,7 +69,25 @@ def train(
     sys.exit(code)
 
 
-def _resume(name: str) -> None:
+def _resolved(
+    env: str | None, preset: str | None, config: Path | None, flags: Mapping[str, Any], overrides: list[str]
+) -> Resolved:
+    """The settings; an unknown name or option is refused before a database is started for it."""
+    from agentrl.config.load import resolve
+    from agentrl.environment.registry import load
+    from agentrl.launch.defaults import run_defaults
+
+    resolved = resolve(environment=env, preset=preset, file=config, flags=flags, overrides=overrides, defaults_of=run_defaults)
+    return resolved.with_options(load(resolved.config.environment, resolved.config.environment_options).options)
+
+
+def _refuse_settings(given: Mapping[str, Any], overrides: list[str]) -> None:
+    clashes = [*(flag for flag, value in given.items() if value is not None), *overrides]
+    if clashes:
+        raise UsageError(f"A resumed run keeps its settings: leave out {', '.join(clashes)}.")
+
+
+def _resumed(name: str) -> int:
     from agentrl.launch.resume import require_same_model
     from agentrl.launch.run import execute
 
@@ -86,5 +95,4 @@ def _resume(name: str) -> None:
         run = require_run(session.store, name)
         require_same_model(run, session.store)
         print(f"Resuming run {run.spec.name} at step {run.step} ({run.updates} policy updates)", flush=True)
-        code = execute(run, session.store)
-    sys.exit(code)
+        return execute(run, session.store)

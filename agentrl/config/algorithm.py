@@ -18,6 +18,8 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
+MOST = 2**31 - 1
+"""Largest count; databases and kernels agree on no larger one."""
 Fraction = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 Advantage = Literal["turn_gae", "token_gae", "group", "leave_one_out", "turn_group", "anchor_group", "reinforce_pp"]
 LossName = Literal["dis", "reinforce", "ppo_clip", "decoupled_ppo", "cispo", "gspo"]
@@ -34,17 +36,21 @@ class CriticConfig(Section):
     """The value model: same backbone, scalar head."""
 
     learning_rate: float = Field(5e-6, gt=0)
+    """Of the critic, constant."""
     updates_per_batch: int = Field(2, ge=1)
     """Value updates per batch (K)."""
     warmup_batches: int = Field(10, ge=0)
     """First batches that train the critic alone; the policy version does not change."""
     freeze_attention: bool = True
+    """Attention stays as it was; MLPs, norms, embeddings and the head learn."""
     gae_lambda: float = Field(1.0, ge=0, le=1)
+    """Lambda of the critic's targets; 1: the plain return."""
     value_eval: Literal["before", "after"] = "after"
     """Values for the advantages are read before or after the batch's value updates."""
     value_clip: float | None = Field(None, gt=0)
     """Values may move this far from those before the batch's updates; None: no bound."""
     clip_grad: float = Field(1.0, gt=0)
+    """Largest norm of the critic's gradient."""
 
 
 class KLConfig(Section):
@@ -55,13 +61,17 @@ class KLConfig(Section):
     place: Literal["loss", "reward"] = "loss"
     """``loss``: added to the policy loss; ``reward``: taken from each action token's reward."""
     estimator: Literal["k1", "k2", "k3"] = "k3"
+    """Of the distance, from the log-probs of sampled tokens."""
     controller: Literal["fixed", "ziegler", "band"] = "fixed"
     """``ziegler`` moves towards target; ``band`` keeps the KL between low and high."""
     target: float = Field(0.02, gt=0)
+    """KL that ziegler moves towards."""
     horizon: int = Field(10_000, ge=1)
     """Trajectories over which ziegler corrects an error."""
     low: float = Field(0.001, gt=0)
+    """Below it band divides the coefficient by 1.5."""
     high: float = Field(0.05, gt=0)
+    """Above it band multiplies the coefficient by 1.5."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -76,11 +86,13 @@ class AlgorithmConfig(Section):
     """How a batch of trajectories becomes a policy update."""
 
     advantage: Advantage = "turn_gae"
+    """Who earned the reward."""
     gamma: float = Field(1.0, ge=0, le=1)
     """Discount from one unit of credit to the next: a turn, or an action token (token_gae, reinforce_pp)."""
     gae_lambda: Fraction | Literal["length_adaptive"] = "length_adaptive"
     """``length_adaptive``: 1 - 1/(lambda_alpha n), n turns (turn_gae) or action tokens (token_gae)."""
     lambda_alpha: float = Field(1.5, gt=0)
+    """Of length_adaptive."""
     turn_value: Literal["first", "mean", "last"] = "first"
     """V of a turn: of the state it acts from, or the mean or last of its tokens' values."""
     mapping: Literal["broadcast", "hierarchical"] = "broadcast"
@@ -94,6 +106,7 @@ class AlgorithmConfig(Section):
     normalise: Literal["none", "token", "turn", "trajectory"] = "none"
     """What counts once when advantages are whitened over the batch."""
     group_size: int = Field(1, ge=1)
+    """Episodes of one task that are trained together; 1: no groups."""
     group_std: bool = False
     """Divide group advantages by the group's standard deviation."""
     group_ddof: Literal[0, 1] = 1
@@ -107,9 +120,11 @@ class AlgorithmConfig(Section):
     overlong_cache: int = Field(1, ge=1)
     """Tokens below the limit over which that penalty grows."""
     loss: LossName = "dis"
+    """What is minimised."""
     ratio_low: float = Field(0.2, ge=0, lt=1)
     """Lower bound of the ratio (dis: masked at or below; others: clipped)."""
     ratio_high: float = Field(4.0, gt=1)
+    """Upper bound of the ratio (dis: masked at or above; others: clipped)."""
     ratio_to: Literal["rollout", "proximal"] = "rollout"
     """Denominator of the ratio: the log-prob recorded at sampling, or that of the weights when the batch arrived."""
     dual_clip: float | None = Field(None, gt=1)
@@ -119,19 +134,24 @@ class AlgorithmConfig(Section):
     correction: Literal["none", "cap", "mask"] = "none"
     """Bound of the weight proximal/rollout: none, cut off at correction_high, or 0 outside its bounds."""
     correction_low: float = Field(0.5, ge=0, lt=1)
+    """Lower bound of the weight with correction=mask."""
     correction_high: float = Field(2.0, gt=1)
+    """Upper bound of the weight."""
     weight_cap: float | None = Field(2.0, gt=1)
     """Largest importance weight; None: no bound."""
     sequence_gate: Literal["none", "product", "geometric", "bernoulli_kl"] = "none"
     """Leave whole trajectories out of the loss: by the product or the geometric mean of their tokens' ratios to the sampler
     (outside gate_low..gate_high), or by their mean Bernoulli KL (above gate_high)."""
     gate_low: float = Field(0.0, ge=0)
+    """Lower bound of the gate."""
     gate_high: float = Field(2.0, gt=0)
+    """Upper bound of the gate."""
     entropy_bonus: float = Field(0.0, ge=0)
     """Weight of the policy's entropy in the loss."""
     aggregation: Literal["token_mean", "seq_mean_token_mean", "seq_mean_token_sum", "seq_mean_token_sum_norm", "turn_mean"] = (
         "token_mean"
     )
+    """What the loss is a mean of: tokens, trajectories or turns."""
     length_norm: int | None = Field(None, ge=1)
     """The constant of seq_mean_token_sum_norm, in tokens."""
     passes: int = Field(1, ge=1)

@@ -49,11 +49,6 @@ class LayoutSettings(Section):
         """Processes of the trainer."""
         return self.tensor * self.pipeline * self.context * self.data
 
-    @property
-    def model_ranks(self) -> int:
-        """Processes that one copy of the model takes."""
-        return self.tensor * self.pipeline * self.context
-
     def misfits(self, sizes: ModelSizes) -> list[str]:
         """What this layout can't divide: both numbers and the values that would do; what else it lacks. Empty when it fits."""
         wanted = [

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -26,6 +27,10 @@ from agentrl.errors import UsageError
 
 OPTIONS = "environment_options."
 """Prefix of settings that the environment itself declares and checks."""
+_FILE = "file "
+"""What the origin of a setting begins with that a file gave."""
+_CHOOSING = ("environment", "preset")
+"""Settings that decide which layers there are."""
 _RATIO_BOUNDS = ("algorithm.ratio_low", "algorithm.ratio_high")
 _SIZES = ("hidden", "layers", "heads", "kv_heads", "ffn", "max_context")
 """Settings of `agentrl.config.run.ModelSettings` that a model which is given brings itself."""
@@ -70,6 +75,8 @@ def resolve(
     from_file = _read_file(file) if file else {}
     flags = {k: v for k, v in {**flags, "preset": preset, "environment": environment}.items() if v is not None}
     from_flags = _without_contradictions(flags, _parse_overrides(overrides))
+    origins = {key: f"{_FILE}{file}" for key in _CHOOSING if key in from_file}
+    origins |= {key: "flag" for key in _CHOOSING if key in from_flags}
     preset = _text("preset", from_flags, from_file) or "sao_turn"
     if preset not in PRESETS:
         raise UsageError(f"Unknown preset '{preset}'.{nearest(preset, list(PRESETS))} Presets: {', '.join(PRESETS)}.")
@@ -89,9 +96,8 @@ def resolve(
     if not model:
         layers.append((f"overlay tiny: {TINY_REASON}", PRESETS[preset].tiny))
     layers += _lag_of_schedule([*(layer for _, layer in layers), from_file, from_flags])
-    layers += [(f"file {file}", from_file), ("flag", from_flags)]
+    layers += [(f"{_FILE}{file}", from_file), ("flag", from_flags)]
     values: dict[str, Any] = {"environment": environment, "preset": preset}
-    origins: dict[str, str] = {}
     for origin, layer in layers:
         for key, value in layer.items():
             _check_key(key, origin)
@@ -187,9 +193,12 @@ def _validate(values: dict[str, Any], origins: Mapping[str, str]) -> RunConfig:
         lines = []
         for item in error.errors():
             key = ".".join(str(part) for part in item["loc"])
-            given = f" (from {origins[key]}, got {item['input']!r})" if key in origins else ""
+            given = f" (from {_place(origins[key], key)}, got {item['input']!r})" if key in origins else ""
+            if item["type"] == "literal_error":
+                given += nearest(str(item["input"]), re.findall(r"'([^']*)'", item["ctx"]["expected"]))
             lines.append(f"{key + ': ' if key else ''}{item['msg'].removeprefix('Value error, ')}{given}")
-        raise UsageError("The configuration is not valid. " + "; ".join(lines) + ".") from None
+        wrong = "; ".join(lines)
+        raise UsageError(f"The configuration is not valid. {wrong}{'' if wrong.endswith('?') else '.'}") from None
 
 
 def known_keys(model: type[BaseModel] = RunConfig, prefix: str = "") -> Iterator[str]:
@@ -211,7 +220,24 @@ def _check_key(key: str, origin: str) -> None:
     if key.startswith(OPTIONS) and key.count(".") == 1:
         return
     if key not in keys:
-        raise UsageError(f"Unknown setting '{key}' ({origin}).{nearest(key, keys)} `agentrl config show` lists all settings.")
+        raise UsageError(
+            f"Unknown setting '{key}' ({_place(origin, key)}).{nearest(key, keys)} `agentrl config show` lists all settings."
+        )
+
+
+def _place(origin: str, key: str) -> str:
+    """The origin; of a file, with the line on which the setting ends."""
+    if not origin.startswith(_FILE):
+        return origin
+    lines = Path(origin.removeprefix(_FILE)).read_text().splitlines()
+    for number in range(1, len(lines) + 1):
+        try:
+            known = dict(flatten(tomllib.loads("\n".join(lines[:number]))))
+        except tomllib.TOMLDecodeError:
+            continue  # in the middle of a value
+        if key in known:
+            return f"{origin}, line {number}"
+    return origin
 
 
 def _set(values: dict[str, Any], key: str, value: Any) -> None:
@@ -245,7 +271,16 @@ def flatten(data: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
             yield prefix + key, value
 
 
+def _refuse_two_values(overrides: Sequence[str]) -> None:
+    given: dict[str, str] = {}
+    for item in overrides:
+        key, _, text = item.removeprefix("--").partition("=")
+        if given.setdefault(key, text) != text:
+            raise UsageError(f"'{key}' is given twice: {given[key]} and {text}; keep one.")
+
+
 def _parse_overrides(overrides: Sequence[str]) -> dict[str, Any]:
+    _refuse_two_values(overrides)
     parsed: dict[str, Any] = {}
     for item in overrides:
         key, separator, text = item.removeprefix("--").partition("=")

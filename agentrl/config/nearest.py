@@ -7,6 +7,6 @@ from collections.abc import Sequence
 
 
 def nearest(word: str, known: Sequence[str]) -> str:
-    """', did you mean X?' or ''."""
-    match = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
+    """``" Did you mean 'X'?"`` or nothing."""
+    match = difflib.get_close_matches(word, known, n=1)
     return f" Did you mean '{match[0]}'?" if match else ""

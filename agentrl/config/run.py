@@ -7,15 +7,13 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from agentrl.config.algorithm import AlgorithmConfig, Section
+from agentrl.config.algorithm import MOST, AlgorithmConfig, Section
+from agentrl.config.engine import EngineSettings
 from agentrl.config.layout import LayoutSettings, ModelSizes
 from agentrl.config.nearest import nearest
 from agentrl.config.schedule import Pace, Schedule, Wanted, pace_of
 from agentrl.staleness import lag_bound
 from agentrl.types import LEASE_LIMIT, Origin, ToolFormat
-
-MOST = 2**31 - 1
-"""Largest count; databases and kernels agree on no larger one."""
 
 
 class ModelSettings(Section):
@@ -26,10 +24,15 @@ class ModelSettings(Section):
     critic_path: str | None = None
     """A directory with the critic's first weights, with or without a value head. None: the policy's weights, a head of 0."""
     hidden: int = Field(96, ge=8, le=MOST)
+    """Width of the built model."""
     layers: int = Field(2, ge=1, le=MOST)
+    """Layers of the built model."""
     heads: int = Field(4, ge=1, le=MOST)
+    """Attention heads of the built model."""
     kv_heads: int = Field(2, ge=1, le=MOST)
+    """Key-value heads of the built model."""
     ffn: int = Field(192, ge=8, le=MOST)
+    """Columns of each MLP of the built model."""
     max_context: int = Field(192, ge=32)
     """Context window of the built model, in tokens."""
     tool_format: str = "auto"
@@ -61,9 +64,13 @@ class WarmStart(Section):
     """Supervised fine-tuning on the environment's demonstrations before RL; only for a model that is built here."""
 
     demonstrations: int = Field(1500, ge=1, le=MOST)
+    """Episodes of the demonstrator that are played."""
     steps: int = Field(500, ge=1, le=MOST)
+    """Updates on them."""
     batch: int = Field(32, ge=1, le=MOST)
+    """Demonstrations of an update."""
     learning_rate: float = Field(3e-3, gt=0)
+    """The highest; it rises to it first and falls to a tenth of it."""
 
 
 PROVIDERS = ("auto", "docker", "podman", "bubblewrap")
@@ -77,6 +84,7 @@ class SandboxSettings(Section):
     pool_size: int = Field(24, ge=1, le=MOST)
     """Sandboxes kept warm by each rollout worker."""
     unsafe_local_execution: bool = False
+    """Run tool code as processes of this machine, without any isolation."""
 
     @field_validator("provider")
     @classmethod
@@ -84,80 +92,6 @@ class SandboxSettings(Section):
         if ":" in value or value in PROVIDERS:
             return value
         raise ValueError(f"unknown provider.{nearest(value, PROVIDERS)} Providers: {', '.join(PROVIDERS)}, or module:Class")
-
-
-class EngineSettings(Section):
-    """How tokens are generated."""
-
-    kind: Literal["local", "sglang"] = "local"
-    """local: in the rollout process, in float32 on the CPU; sglang: by SGLang servers."""
-    slots: int = Field(128, ge=1, le=MOST)
-    """Sequences that hold a key-value cache at once; of an SGLang server that is started here, requests that run at once."""
-    temperature: float = Field(1.0, gt=0)
-    sglang_python: str | None = None
-    """Interpreter that has SGLang. None: the one that scripts/install-sglang.sh made."""
-    servers: int = Field(1, ge=1, le=64)
-    """SGLang servers that the run starts, on this machine."""
-    port: int = Field(30100, ge=1024, le=65_000)
-    """Port of the first server that is started; the others take the next ones."""
-    sglang_args: tuple[str, ...] = ()
-    """More arguments for servers that are started, as SGLang spells them."""
-    urls: tuple[str, ...] = ()
-    """Running SGLang servers to use instead of starting some."""
-    transport: Literal["disk", "tensor", "distributed"] = "disk"
-    """How new weights reach the servers: as the version's file, which they must see; through HTTP; over a process group."""
-    request_s: float = Field(1800.0, gt=0, le=86_400)
-    """Longest time for one turn of one episode on an SGLang server, waits included."""
-    evaluation: Literal["local", "sglang"] = "local"
-    """Where evaluations are generated, each pinned to one version; sglang: on a server of its own."""
-    evaluation_urls: tuple[str, ...] = ()
-    """Running SGLang servers for evaluations only."""
-
-    @property
-    def server_urls(self) -> tuple[str, ...]:
-        """Servers of training episodes; none for the local engine."""
-        if self.kind == "local":
-            return ()
-        return self.urls or tuple(self._url(i) for i in range(self.servers))
-
-    @property
-    def evaluation_server_urls(self) -> tuple[str, ...]:
-        """Servers of evaluations; none when these use the local engine."""
-        if self.evaluation == "local":
-            return ()
-        return self.evaluation_urls or (self._url(self.servers),)
-
-    def _url(self, index: int) -> str:
-        return f"http://127.0.0.1:{self.port + index}"
-
-    @model_validator(mode="after")
-    def _nothing_unread(self) -> Self:
-        fields = type(self).model_fields
-        changed = {name for name, field in fields.items() if getattr(self, name) != field.default}
-        if self.kind == "local":
-            unread = changed - {"kind", "slots", "temperature"}
-            if unread:
-                raise ValueError(f"{_listed(unread)} needs engine.kind=sglang: the local engine has no server")
-        if self.urls and changed & _STARTED:
-            raise ValueError(
-                f"engine.urls names running servers: leave out {_listed(changed & _STARTED)}, which is for new ones"
-            )
-        if self.urls and self.evaluation == "sglang" and not self.evaluation_urls:
-            raise ValueError(
-                "engine.evaluation=sglang with engine.urls needs engine.evaluation_urls: evaluations keep one version"
-            )
-        if self.evaluation_urls and (self.evaluation == "local" or not self.urls):
-            raise ValueError("engine.evaluation_urls needs engine.evaluation=sglang and engine.urls")
-        if set(self.urls) & set(self.evaluation_urls):
-            raise ValueError("a server can't be in engine.urls and engine.evaluation_urls: evaluations keep one version")
-        return self
-
-
-_STARTED = {"sglang_python", "servers", "port", "sglang_args"}
-
-
-def _listed(names: set[str]) -> str:
-    return ", ".join(f"engine.{name}" for name in sorted(names))
 
 
 class RolloutSettings(Section):
@@ -168,7 +102,9 @@ class RolloutSettings(Section):
     concurrency: int = Field(128, ge=1, le=MOST)
     """Episodes that one worker runs at once."""
     lease_s: float = Field(60.0, gt=0, le=86_400)
+    """Time for which a worker holds an episode without a sign of life."""
     max_attempts: int = Field(3, ge=1, le=MOST)
+    """Charged attempts of an episode before its seat is given up."""
     oversampling: float | None = Field(None, ge=0)
     """Trajectories under way beside one batch, as a share of it: the first trainer.batch that finish make a step, the others go
     on for the next one. None: as many as the lag bound admits, which is that many batches."""
@@ -221,6 +157,7 @@ class TrainerSettings(Section):
     """The box that updates the policy."""
 
     steps: int = Field(1000, ge=1, le=MOST)
+    """Steps of the run, those of the critic's warm-up included."""
     batch: int = Field(128, ge=1, le=MOST)
     """Most trajectories of a step; a multiple of algorithm.group_size."""
     batch_min: int | None = Field(None, ge=1, le=MOST)
@@ -233,14 +170,19 @@ class TrainerSettings(Section):
     pipeline_part: int | None = Field(None, ge=1, le=MOST)
     """pipelined: fewest trajectories that are trained on as soon as they are ready. None: an eighth of a batch."""
     learning_rate: float = Field(1e-6, gt=0)
+    """Of the policy, at the first step."""
     final_learning_rate: float = Field(1.0, gt=0, le=1)
     """Fraction of learning_rate at the last step; linear in between."""
     beta2: float = Field(0.99, gt=0, lt=1)
+    """Second decay rate of Adam."""
     weight_decay: float = Field(0.0, ge=0)
+    """Of AdamW."""
     clip_grad: float = Field(1.0, gt=0)
+    """Largest norm of the policy's gradient."""
     micro_batch_tokens: int = Field(4096, ge=1, le=MOST)
     """Tokens of one forward pass on one rank; a longer trajectory is one of its own."""
     layout: LayoutSettings = LayoutSettings()
+    """How the trainer is spread over processes."""
     long_tokens: int | None = Field(None, ge=1, le=MOST)
     """Tokens from which a trajectory counts as long; with long_share, or None: no places are reserved."""
     long_share: float | None = Field(None, gt=0, lt=1)
@@ -256,6 +198,7 @@ class TrainerSettings(Section):
     weights_gb: float = Field(50.0, ge=0, le=1e6)
     """Room for weight files of past versions, in GB (1e9 bytes): beyond it the oldest go, but none that may still be loaded."""
     lease_s: float = Field(60.0, gt=0, le=86_400)
+    """Time for which the trainer holds a batch, and its run, without a sign of life."""
     origins: tuple[Origin, ...] = Field((Origin.SIMULATED, Origin.RECORDED), min_length=1)
     """What is trained on: simulated, recorded, live. Live traffic only where it is named here."""
 
@@ -279,16 +222,20 @@ class EvaluationSettings(Section):
     every: int = Field(50, ge=0, le=MOST)
     """Steps between evaluations; 0: only before the first and after the last step."""
     episodes_during: int = Field(128, ge=1, le=MOST)
+    """Episodes of each evaluation in between."""
 
 
 class RunConfig(Section):
     """Everything a run needs to be repeated."""
 
     environment: str
+    """A name of `agentrl env list`, module:Class, path/to/file.py:Class or ./folder."""
     environment_options: dict[str, Any] = Field(default_factory=dict)
     """Arguments of the environment's constructor by name, which checks them; `agentrl env show NAME` lists them."""
     preset: str = "sao_turn"
+    """The algorithm; `agentrl config presets` lists them."""
     seed: int = Field(0, ge=0, le=2**62)
+    """Decides tasks, demonstrations, initial weights and sampling."""
     model: ModelSettings = ModelSettings()
     warm_start: WarmStart = WarmStart()
     store: StoreSettings = StoreSettings()

@@ -12,15 +12,16 @@ import jinja2
 from agentrl.errors import UsageError
 
 _TEMPLATES = Path(__file__).parent / "template"
+_TAKEN = {*sys.stdlib_module_names, "agentrl", "environments", "sandboxes"}
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,49}")
 
 
 def write_package(name: str, parent: Path) -> list[Path]:
     """Write the package ``parent/name`` and return its files. `UsageError` for a name that can't be one, or that is taken."""
-    if not _NAME.fullmatch(name) or keyword.iskeyword(name) or name in sys.stdlib_module_names:
+    if not _NAME.fullmatch(name) or keyword.iskeyword(name) or name in _TAKEN:
         raise UsageError(
-            f"{name!r:.80} can't name an environment: use lower-case letters, digits and '_', a letter first, and no name of "
-            "Python's own."
+            f"{name!r:.80} can't name an environment: use lower-case letters, digits and '_', a letter first, and no name of a "
+            "module of Python or of this library."
         )
     folder = parent / name
     if folder.exists():

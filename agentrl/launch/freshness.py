@@ -29,7 +29,7 @@ def _bound(config: RunConfig) -> str:
     if config.oversample is not None:
         under_way = min(under_way, config.trainer.batch + config.oversample)
     parts = [
-        "unbounded lag" if bound is None else f"lag of at most {bound} policy updates",
+        "unbounded lag" if bound is None else f"lag of at most {bound} policy update{'' if bound == 1 else 's'}",
         f"at most {under_way} episodes between start and training",
     ]
     if config.oversample is not None:
@@ -38,7 +38,7 @@ def _bound(config: RunConfig) -> str:
         parts.append("older tokens of a trajectory are left out of the loss")
     every = config.staleness.refresh_every
     if every > 1:
-        parts.append(f"workers load every {every}. policy version")
+        parts.append(f"workers load every {_ordinal(every)}")
     return ", ".join(parts)
 
 
@@ -96,4 +96,8 @@ def _proposal(config: RunConfig, load_s: float, update_s: float, where: str) -> 
 
 
 def _ordinal(number: int) -> str:
-    return "version" if number == 1 else f"{number}. version"
+    if number == 1:
+        return "version"
+    tens, ones = divmod(number, 10)
+    ending = "th" if tens % 10 == 1 else {1: "st", 2: "nd", 3: "rd"}.get(ones, "th")
+    return f"{number}{ending} version"

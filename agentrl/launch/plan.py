@@ -22,6 +22,7 @@ from agentrl.config.run import RunConfig
 from agentrl.environment.base import Environment, checked_tasks
 from agentrl.environment.boxes import distinct_specs
 from agentrl.errors import NotReadyError, UsageError
+from agentrl.launch.disk import free_space, runs_folder
 from agentrl.launch.engine_servers import engine_line, engine_servers
 from agentrl.launch.freshness import refresh_line, staleness_line
 from agentrl.store.contract import TrajectoryStore
@@ -31,9 +32,9 @@ from sandboxes.contract import SandboxError
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 LINE = 118
+"""Width to which the plan is wrapped."""
 TRIED = 8
 """Sandboxes that are made before a run: where each task has one of its own, the rest are made when it is their turn."""
-"""Width to which the plan is wrapped."""
 
 
 @dataclass(frozen=True)
@@ -49,11 +50,6 @@ class Plan:
     @property
     def config(self) -> RunConfig:
         return self.resolved.config
-
-
-def runs_folder() -> Path:
-    """``$AGENTRL_RUNS`` or ./runs."""
-    return Path(os.environ.get("AGENTRL_RUNS", "runs")).absolute()
 
 
 def new_name(environment: str) -> str:
@@ -101,6 +97,7 @@ def make_plan(resolved: Resolved, name: str | None, store: TrajectoryStore, stor
         "staleness": staleness_line(config, single_turn=environment.max_turns == 1),
         "trainer": _trainer_line(config),
         "checkpoints": _checkpoint_line(config),
+        "disk": _disk_line(folder),
         "machine": f"{os.cpu_count()} cores, Python {platform.python_version()}",
     }
     if refresh := refresh_line(config, store):
@@ -181,6 +178,13 @@ def chat_lines(config: RunConfig, environment: Environment) -> dict[str, str]:
     if chat.writes_the_date:
         history += "; the template writes today's date, so prompts differ from day to day"
     return {"tool calls": f"{chat.tool_format.value}: {chat.tool_format_reason}", "history": history}
+
+
+def _disk_line(folder: Path) -> str:
+    try:
+        return str(free_space(folder))
+    except NotReadyError as error:
+        raise NotReadyError(f"{error} AGENTRL_RUNS names another place.") from None
 
 
 def _check_critic(config: RunConfig) -> None:

@@ -142,6 +142,7 @@ class RunProcesses:
 
     def _spawn(self, child: Child) -> None:
         environment = {**os.environ, **child.environment, "AGENTRL_PARENT": str(os.getpid()), "OMP_NUM_THREADS": "1"}
+        environment["AGENTRL_VERBOSE"] = "1"  # its stderr is a log: tracebacks belong there
         # A session of its own: Ctrl-C reaches the launcher alone, which then stops the children in order.
         errors = (self.folder / "logs" / f"{child.role}.stderr").open("ab")
         with errors:

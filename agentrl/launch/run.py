@@ -22,6 +22,7 @@ from agentrl.config.stored import from_row, to_row
 from agentrl.environment.base import checked_tasks
 from agentrl.environment.registry import load
 from agentrl.errors import AgentRLError, NotReadyError, UsageError
+from agentrl.launch.drops import Drops
 from agentrl.launch.engine_servers import engine_servers
 from agentrl.launch.plan import Plan
 from agentrl.launch.processes import RunProcesses
@@ -159,11 +160,12 @@ def _tell_outage(line: str) -> None:
 
 
 def _supervise(run: RunRow, processes: RunProcesses, store: TrajectoryStore, stop: _Stop) -> str:
-    trained, told = False, time.monotonic()
+    trained, told, drops = False, time.monotonic(), Drops(run.spec.name)
     while not stop.count:
         row = store.find_run(run.spec.name)
         assert row is not None, f"the row of run {run.spec.name} was deleted"
         trained = trained or processes.watch(row.step)
+        drops.look(store)
         if trained:
             scoring = store.pending_evaluation(run.id)
             if scoring is None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from agentrl.config.stored import from_row
+from agentrl.launch.drops import dropped, said
 from agentrl.launch.freshness import refresh_proposal
 from agentrl.store.contract import EvaluationResult, RunRow, TrajectoryStore
-from agentrl.types import Purpose, Termination
+from agentrl.types import Termination
 
 MOST_ERRORS = 3
 
@@ -23,9 +24,8 @@ def print_summary(store: TrajectoryStore, run: RunRow, folder: Path, status: str
     lags = [row for row in store.query("staleness", run=name).records() if row["step"] is None]
     shares = ", ".join(f"{row['lag']}: {row['share']:.0%}" for row in lags) or "none"
     print(f"  trained trajectories by lag of their oldest token  {shares}  (bound {run.spec.lag_bound})")
-    drops = [row for row in store.query("dropped_by_reason", run=name).records() if row["purpose"] == Purpose.TRAIN]
-    if drops:
-        print("  dropped  " + ", ".join(f"{row['reason']} {row['trajectories']}" for row in drops))
+    if drops := dropped(store, name):
+        print(f"  dropped  {said(drops)}")
     if refresh := refresh_proposal(from_row(run.spec.config)[0], store, name):
         print(f"  weights  {refresh}")
     _print_errors(store, name)
@@ -36,6 +36,8 @@ def print_summary(store: TrajectoryStore, run: RunRow, folder: Path, status: str
     print(f"  files  {folder}")
     if status != "finished":
         print(f"  continue with  agentrl train --resume {name}")
+    if row.updates:
+        print(f"  keep  agentrl export {name} FOLDER")
     print(f"  ask   agentrl db query staleness --run {name}   |   agentrl db query reward_by_task --run {name}")
     print(f"  look  agentrl show latest --run {name}", flush=True)
 

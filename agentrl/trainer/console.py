@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from agentrl.store.contract import Claim, EvaluationResult
@@ -23,15 +24,30 @@ COLUMNS = (
     ("queue", 5),
     ("hit", 4),
     ("turns", 5),
+    ("cut", 4),
+    ("s", 6),
     ("tok/s", 6),
     ("kept", 5),
     ("KL", 6),
+    ("grad", 6),
     ("EV", 5),
     ("sync", 4),
     ("waits for", 12),
 )
-"""Of the step line, with their widths. Quality is of the step's trajectories; ``hit`` counts since the start; ``sync`` is the
-share of the time since the last line that went into publishing weights."""
+"""Of the step line, with their widths. Quality is of the step's trajectories; ``hit`` counts since the start; ``s`` are the
+seconds since the last line, ``sync`` the share of them that went into publishing weights."""
+
+
+SMELLS: tuple[tuple[str, Callable[[float], bool], str], ...] = (
+    ("truncated_share", lambda x: x > 0.2, "more than 20 % of the trajectories were cut off: agentrl db query stop_reasons"),
+    ("kept_fraction", lambda x: x < 0.95, "more than 5 % of the action tokens are outside the ratio bounds and don't train"),
+    (
+        "uniform_groups",
+        lambda x: x >= 1,
+        "no group had two different rewards: agentrl db query zero_variance",
+    ),
+)
+"""Metric of a step, when it needs a look, and what is then said."""
 
 
 class Console:
@@ -42,6 +58,8 @@ class Console:
         self._scores: list[EvaluationResult] = []
         self._last_line = time.monotonic()
         self._header_due = True
+        self._steps_here = 0
+        self._smelled: Counter[str] = Counter()
 
     def say(self, text: str) -> None:
         self._last_line = time.monotonic()
@@ -70,6 +88,18 @@ class Console:
         cells = self._cells(step, metrics, queue)
         print("  " + "  ".join(f"{cell:>{width}}" for cell, (_, width) in zip(cells, COLUMNS, strict=True)), flush=True)
         self._last_line = time.monotonic()
+        self._note(metrics)
+
+    def _note(self, metrics: Mapping[str, Any]) -> None:
+        """What needs a look is said at the first, the tenth, the hundredth step that has it."""
+        self._steps_here += 1
+        for metric, smells, says in SMELLS:
+            if metric not in metrics or not smells(metrics[metric]):
+                continue
+            self._smelled[metric] += 1
+            count = self._smelled[metric]
+            if count == 10 ** (len(str(count)) - 1):
+                self.say(f"note: {says} (in {count} of {self._steps_here} steps since the start)")
 
     def _cells(self, step: int, metrics: Mapping[str, Any], queue: int) -> list[str]:
         waits = metrics["wait_s"] / metrics["wall_s"] if metrics["wall_s"] else 0.0
@@ -83,9 +113,12 @@ class Console:
             str(queue),
             f"{metrics['hit_rate']:.2f}",
             f"{metrics['turns_mean']:.1f}",
+            f"{metrics.get('truncated_share', 0.0):.0%}",
+            f"{metrics['wall_s']:.1f}",
             f"{metrics['tokens_per_s']:.0f}",
             _number(metrics.get("kept_fraction", math.nan)),
             _number(metrics.get("kl_k3", math.nan), 4),
+            _number(metrics.get("policy_grad_norm", math.nan)),
             _number(metrics.get("explained_variance", math.nan), 2),
             f"{metrics['sync_share']:.0%}",
             f"rollouts {waits:.0%}" if waits > WAITS else "nothing",

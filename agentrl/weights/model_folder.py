@@ -93,15 +93,16 @@ def require_unused(target: Path) -> None:
 @contextmanager
 def _appearing(model_dir: Path, target: Path) -> Iterator[Path]:
     """A copy of ``model_dir`` without weights that becomes ``target`` when the block ends well, and vanishes when not."""
-    target.parent.mkdir(parents=True, exist_ok=True)
     partial = target.with_name(f".{target.name}.partial-{os.getpid()}")
     try:
+        target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copytree(model_dir, partial, ignore=_without_weights)
         yield partial
         partial.rename(target)
-    except BaseException:
+    except OSError as error:
+        raise NotReadyError(f"{target} could not be written: {error}. Name a folder elsewhere, or make room there.") from None
+    finally:
         shutil.rmtree(partial, ignore_errors=True)
-        raise
 
 
 def _without_weights(folder: str, names: list[str]) -> set[str]:

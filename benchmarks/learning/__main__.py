@@ -71,7 +71,9 @@ def _measured(cell: Cell, size: Sequence[str], results: Results, title: str) -> 
 def _size(cell: Cell, steps: int | None, quick: bool) -> list[str]:
     critic = PRESETS[cell.preset].values.get("algorithm.critic", True) is not None
     size = [*_QUICK, *(_QUICK_CRITIC if critic else ())] if quick else list(_WHOLE)
-    return size if steps is None else [*size, f"trainer.steps={steps}"]
+    if steps is None:
+        return size
+    return [*(setting for setting in size if not setting.startswith("trainer.steps=")), f"trainer.steps={steps}"]
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -21,7 +21,7 @@ from typing import Any
 import psutil
 
 from agentrl.cli.session import database_session
-from agentrl.launch.plan import runs_folder
+from agentrl.launch.disk import runs_folder
 from benchmarks.learning.cells import Cell
 from benchmarks.learning.outcome import read_outcome
 

@@ -23,7 +23,9 @@ SHORT = [
 
 
 def start(command_line: CommandLine, name: str, *settings: str) -> Running:
-    return command_line.start("train", "--env", "code_agent", "--name", name, "--seed", "11", *SHORT, *settings)
+    chosen = dict(setting.split("=", 1) for setting in (*SHORT, *settings))
+    given = [f"{key}={value}" for key, value in chosen.items()]
+    return command_line.start("train", "--env", "code_agent", "--name", name, "--seed", "11", *given)
 
 
 def conservation(command_line: CommandLine, name: str) -> dict:

@@ -117,6 +117,7 @@ def test_resume_with_another_model__refused_before_any_process_with_both_sizes(l
 
 
 def test_export__a_model_folder_that_train_takes(learned: str, command_line: CommandLine) -> None:
+    assert "keep  agentrl export learned FOLDER" in learned
     said = command_line.run("export", "learned", "mine", "--max-shard-gb", "0.0002", "--dtype", "bfloat16")
     assert re.search(r"wrote version \d+ of run learned \(\d+ policy updates\) to mine: bfloat16, .* files with an index", said)
     plan = command_line.run("train", "--env", "code_agent", "--model", "mine", "--dry-run")

@@ -87,7 +87,7 @@ def test_init__writes_a_package_whose_test_passes(tmp_path: Path) -> None:
     assert "exists already" in refused("init", "word_game", "--in", str(tmp_path))
 
 
-@pytest.mark.parametrize("bad", ["Word", "2words", "a-b", "../x", "class", "json", "", "x" * 60])
+@pytest.mark.parametrize("bad", ["Word", "2words", "a-b", "../x", "class", "json", "agentrl", "", "x" * 60])
 def test_init_with_a_name_that_can_be_none__refused(bad: str, tmp_path: Path) -> None:
     assert "can't name an environment" in refused("init", "--in", str(tmp_path), "--", bad)
     assert list(tmp_path.iterdir()) == []
@@ -95,6 +95,7 @@ def test_init_with_a_name_that_can_be_none__refused(bad: str, tmp_path: Path) ->
 
 def test_list__has_the_installed_ones() -> None:
     assert "environments.code_agent:CodeAgent" in env("list").output
+    assert json.loads(env("list", "--json").output)["code_agent"] == "environments.code_agent:CodeAgent"
 
 
 def test_show__prints_prompt_schemas_budgets_and_options(name: str) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from datetime import UTC, datetime
 from uuid import UUID
 
 import numpy as np
 import pytest
 
+from agentrl.cli.trajectory_json import trajectory_record
 from agentrl.cli.trajectory_text import trajectory_lines, visible
 from agentrl.store.sub_agents import adopt
 from agentrl.types import (
@@ -23,13 +26,34 @@ from agentrl.types import (
 )
 
 
-def shown(*segments: Segment, reasoning: bool = False, error: str | None = None) -> str:
+def record_of(*segments: Segment, error: str | None = None) -> StoredTrajectory:
     lineage = Lineage("m", "t", "c", "local", "1", "float32", Sampling())
-    stored = StoredTrajectory(
+    return StoredTrajectory(
         UUID(int=1), "task", "env", Purpose.TRAIN, None, 0, 1, 0, 0, Termination.TERMINATED, Outcome.POLICY_ENDED, None,
         lineage, list(segments), error=error,
     )  # fmt: skip
+
+
+def shown(*segments: Segment, reasoning: bool = False, error: str | None = None) -> str:
+    stored = record_of(*segments, error=error)
     return "\n".join(trajectory_lines(stored, [], tokens=False, reasoning=reasoning))
+
+
+def test_json__has_all_that_is_stored_and_tokens_on_demand() -> None:
+    odd = replace(turn(0, "a\x1b[31m"), action_raw=b"\xff", logprobs=np.array([np.nan], np.float32))
+    child = replace(record_of(turn(0, "yes")), id=UUID(int=2), parent=UUID(int=1), parent_segment=0)
+    stored = replace(record_of(odd), reward=Reward(0.5, True, detail={"why": "x"}), sub_agents=[child])
+    text = json.dumps(trajectory_record(stored, [{"at": datetime(2026, 1, 2, tzinfo=UTC), "what": "live"}], tokens=False))
+    found = json.loads(text)
+    assert "\x1b" not in text
+    assert (found["id"], found["termination"], found["reward"]["detail"]) == (str(UUID(int=1)), "terminated", {"why": "x"})
+    (segment,) = found["segments"]
+    assert (segment["action_text"], segment["action_raw"], segment["n_act"]) == ("a\x1b[31m", "\\xff", 1)
+    assert "logprobs" not in segment
+    assert found["sub_agents"][0]["parent"] == str(UUID(int=1))
+    assert found["events"] == [{"at": "2026-01-02 00:00:00+00:00", "what": "live"}]
+    (segment,) = trajectory_record(stored, [], tokens=True)["segments"]
+    assert (segment["action"], segment["logprobs"]) == ([1], ["nan"])
 
 
 def turn(index: int, text: str, context: int = 0, observed: str = "?") -> Segment:

@@ -105,6 +105,7 @@ def test_eta_given__replaces_the_overlays_lag() -> None:
         ({"flags": {"staleness.lag": 0}, "overrides": ["staleness.lag=5"]}, "given twice"),
         ({"flags": {"seed": 1}, "overrides": ["seed=2"]}, "given twice"),
         ({"preset": "grpo", "overrides": ["preset=sao"]}, "given twice"),
+        ({"overrides": ["trainer.steps=1", "trainer.steps=2"]}, "'trainer.steps' is given twice: 1 and 2; keep one."),
         ({"overrides": ["preset=nonsense"]}, "Unknown preset"),
         ({"overrides": ["preset=5"]}, "must be text"),
         ({"overrides": ["seed=99999999999999999999"]}, "seed"),
@@ -126,6 +127,7 @@ def test_eta_given__replaces_the_overlays_lag() -> None:
         ({"file": Path("/does/not/exist.toml")}, "does not exist"),
         ({"overrides": ["model.tool_format=hermse"]}, "Did you mean 'hermes'? Formats: auto, hermes, qwen3_coder"),
         ({"overrides": ["model.history=keep"]}, "'append' or 'template'"),
+        ({"overrides": ["trainer.schedule=asink"]}, "(from flag, got 'asink') Did you mean 'async'?"),
     ],
 )
 def test_wrong_input__says_what_and_the_nearest(changes: dict, said: str) -> None:
@@ -139,6 +141,34 @@ def test_file_with_syntax_error__names_the_line(tmp_path: Path) -> None:
     file.write_text("[trainer]\nsteps = \n")
     with pytest.raises(UsageError, match=r"not valid TOML.*line 2"):
         resolved(file=file)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[trainer]\nsteps = 5\nstepps = 3\n", "line 3). Did you mean 'trainer.steps'?"),
+        ("seed = 1\n\n[trainer.layout]\n\ndata = 0\n", "line 5, got 0)"),
+        ("[engine]\nurls = [\n  'a',\n]\nkind = 'vllm'\n", "line 5, got 'vllm')"),
+    ],
+)
+def test_wrong_setting_in_a_file__names_file_and_line(text: str, said: str, tmp_path: Path) -> None:
+    file = tmp_path / "run.toml"
+    file.write_text(text)
+    with pytest.raises(UsageError) as error:
+        resolved(file=file)
+    assert f"file {file}, {said}" in str(error.value)
+
+
+def test_environment_and_preset__have_an_origin_too(tmp_path: Path) -> None:
+    file = tmp_path / "run.toml"
+    file.write_text("environment = 'qa_verify'\npreset = 'sao'\n")
+    found = resolved(environment=None, file=file, flags={}, preset="grpo")
+    assert (found.origins["environment"], found.origins["preset"]) == (f"file {file}", "flag")
+    assert "preset" not in resolved().origins
+
+
+def test_same_setting_given_twice_alike__is_one() -> None:
+    assert resolved(overrides=["trainer.steps=7", "trainer.steps=7"]).config.trainer.steps == 7
 
 
 def test_environment_options__are_kept_for_the_environment_to_check(tmp_path: Path) -> None:

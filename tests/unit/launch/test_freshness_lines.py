@@ -41,6 +41,12 @@ def test_staleness_line__names_a_bound_outside_the_usual_range(setting: str, sin
     assert said is None or said in line
 
 
+@pytest.mark.parametrize(("every", "said"), [(2, "2nd"), (3, "3rd"), (4, "4th"), (11, "11th"), (22, "22nd"), (112, "112th")])
+def test_refresh_interval__is_said_in_words(every: int, said: str) -> None:
+    line = staleness_line(config(f"staleness.refresh_every={every}", f"staleness.lag={every}"), single_turn=False)
+    assert f"workers load every {said} version" in line
+
+
 def test_oversampling__says_what_is_under_way_and_what_becomes_of_the_rest() -> None:
     line = staleness_line(config("staleness.lag=2", "trainer.batch=64", "rollout.oversampling=0.25"), single_turn=False)
     assert "at most 80 episodes between start and training, of which the first 64 make a step and the others go on" in line

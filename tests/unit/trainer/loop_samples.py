@@ -85,7 +85,9 @@ def config_of(preset: str, *overrides: str) -> RunConfig:
              "trainer.checkpoint_every=1000")  # fmt: skip
     if preset.startswith(("sao", "ppo", "turn")):
         small += ("algorithm.critic.warmup_batches=0",)
-    return resolve(environment="code_agent", preset=preset, file=None, flags={}, overrides=[*small, *overrides]).config
+    chosen = dict(setting.split("=", 1) for setting in (*small, *overrides))
+    settings = [f"{key}={value}" for key, value in chosen.items()]
+    return resolve(environment="code_agent", preset=preset, file=None, flags={}, overrides=settings).config
 
 
 def spec_of(config: RunConfig, **changes: Any) -> RunSpec:

@@ -70,6 +70,11 @@ def test_export_into_a_used_folder__refused(model_dir: Path, version: PolicyVers
     export_model(model_dir, version, target, run="r", max_bytes=10**9)
 
 
+def test_export_to_where_nothing_can_be_written__says_so(model_dir: Path, version: PolicyVersion) -> None:
+    with pytest.raises(NotReadyError, match=r"/proc/no/such/place could not be written: .*Name a folder elsewhere"):
+        export_model(model_dir, version, Path("/proc/no/such/place"), run="r", max_bytes=10**9)
+
+
 @pytest.mark.parametrize("fault", ["gone", "damaged", "other model"])
 def test_weights_that_are_not_the_version__nothing_appears(
     model_dir: Path, version: PolicyVersion, tmp_path: Path, fault: str
