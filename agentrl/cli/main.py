@@ -88,12 +88,13 @@ def _cause(error: BaseException) -> AgentRLError | None:
 
 
 def _defect(error: BaseException) -> str:
-    """What nobody raised on purpose, with its place."""
+    """What nobody raised on purpose, with its place, in one line: a launcher reads the last one."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     frames = traceback.extract_tb(error.__traceback__)
     place = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
-    return f"{type(error).__name__}: {error}{place}. This was not foreseen: `agentrl -v` and the same command show where."
+    said = " ".join(str(error).split())
+    return f"{type(error).__name__}: {said}{place}. This was not foreseen: `agentrl -v` and the same command show where."
 
 
 if __name__ == "__main__":
