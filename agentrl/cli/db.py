@@ -11,7 +11,7 @@ from agentrl.cli import archive_commands
 from agentrl.cli.db_reuse import reuse
 from agentrl.cli.db_shell import shell
 from agentrl.cli.db_vacuum import vacuum_store
-from agentrl.cli.session import database_session, reader_session, require_run, require_trajectory, store_session
+from agentrl.cli.session import MOST, database_session, reader_session, require_run, require_trajectory, store_session
 from agentrl.cli.show import show
 from agentrl.errors import UsageError
 
@@ -27,8 +27,8 @@ app.command("vacuum")(vacuum_store)
 
 _JSON = typer.Option(False, "--json", help="One JSON object a row.")
 _CSV = typer.Option(False, "--csv", help="Comma-separated values.")
-_TIMEOUT = typer.Option(None, "--timeout", min=0.001, help="Seconds that the statement may take. Default: 30.")
-_LIMIT = typer.Option(None, "--limit", min=1, help="Most rows. Default: 10000, or fewer where the query says so.")
+_TIMEOUT = typer.Option(None, "--timeout", min=0.001, max=1e6, help="Seconds that the statement may take. Default: 30.")
+_LIMIT = typer.Option(None, "--limit", min=1, max=MOST, help="Most rows. Default: 10000, or fewer where the query says so.")
 
 
 @app.command("query")
@@ -43,14 +43,20 @@ def query(
 ) -> None:
     """Run a saved query, for example: agentrl db query conservation."""
     from agentrl.cli.table_text import check_format
+    from agentrl.store.saved_queries import saved_query
 
     check_format(as_json, as_csv)
+    of_one = "trajectory" in saved_query(name).parameters
+    if of_one and trajectory is None:
+        raise UsageError(f"Query {name!r} is about one trajectory: agentrl db query {name} ID, or latest for the newest.")
+    if not of_one and trajectory is not None:
+        raise UsageError(f"Query {name!r} is not about one trajectory. For one run: agentrl db query {name} --run NAME.")
     with reader_session(timeout) as reader:
         parameters: dict[str, str] = {}
-        if run is not None:
-            parameters["run"] = require_run(reader, run).spec.name
         if trajectory is not None:
             parameters["trajectory"] = str(require_trajectory(reader, trajectory, run or "latest"))
+        elif run is not None:
+            parameters["run"] = require_run(reader, run).spec.name
         answer = reader.saved(name, limit, **parameters)
     _print(answer, as_json, as_csv)
 
@@ -112,6 +118,8 @@ def status() -> None:
         found = schema_status(parse_url(url)[0])
     print(f"revision  {found.found or 'none: the first command that needs the store creates the schema'}")
     print(f"pending   {', '.join(found.pending) or 'nothing'}")
+    if found.lacks:
+        print(f"lacks     {', '.join(found.lacks)}: another state of the code made it, and no migration leads from there")
 
 
 @app.command("migrate")

@@ -41,6 +41,7 @@ from agentrl.errors import (
 from agentrl.store.arrays import register_arrays
 from agentrl.store.contract import Change, Subscribed
 from agentrl.store.schema_setup import ensure_schema
+from agentrl.store.server_refusals import explain_connect_failure, first_line, incomplete_schema, no_permission
 from agentrl.store.wakeup import Notifier, Subscription, Unheard
 
 _ERRORS: Mapping[str, type[Exception]] = {
@@ -54,6 +55,7 @@ _ERRORS: Mapping[str, type[Exception]] = {
     "AR008": CommitRefused,
     "AR009": UsageError,
 }
+_LACKING = (psycopg.errors.UndefinedColumn, psycopg.errors.UndefinedFunction)
 _REPEATABLE = (psycopg.errors.DeadlockDetected, psycopg.errors.SerializationFailure)
 _ATTEMPTS = 5
 _T = TypeVar("_T")
@@ -80,7 +82,7 @@ class PostgresConnection:
             with self._borrow() as connection:
                 ensure_schema(connection)
         except psycopg.errors.InsufficientPrivilege as e:
-            raise NotReadyError(_no_permission(self.masked_url, self._url, e)) from e
+            raise NotReadyError(no_permission(self.masked_url, self._url, e)) from e
         except psycopg.OperationalError as e:
             raise NotReadyError(explain_connect_failure(self._url, str(e))) from e
 
@@ -180,10 +182,12 @@ class PostgresConnection:
             message = diagnostic.message_primary or ""
             return ours(message, int(diagnostic.message_detail)) if diagnostic.message_detail else ours(message)
         if isinstance(error, psycopg.errors.InsufficientPrivilege):
-            return UsageError(_no_permission(self.masked_url, self._url, _first_line(error)))
+            return UsageError(no_permission(self.masked_url, self._url, first_line(error)))
+        if isinstance(error, _LACKING):
+            return NotReadyError(incomplete_schema(self.masked_url, first_line(error)))
         if isinstance(error, psycopg.OperationalError) and (error.sqlstate is None or error.sqlstate[:2] in ("08", "57")):
             return UnknownOutcome(
-                f"the connection to {self.masked_url} broke before the answer ({_first_line(error)}): make the same call again"
+                f"the connection to {self.masked_url} broke before the answer ({first_line(error)}): make the same call again"
             )
         return error
 
@@ -205,46 +209,3 @@ def parse_url(text: str) -> tuple[URL, bool]:
 
 def _load_json(text: str | bytes) -> Any:
     return [] if text == b"[]" else json.loads(text)  # a turn without tool calls has two of them
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-
-
-def explain_connect_failure(url: URL, message: str) -> str:
-    """One paragraph for a failed first connection: what happened, where, and what to do next."""
-    masked = url.render_as_string(hide_password=True)
-    text = message.replace(url.password, "***") if isinstance(url.password, str) and url.password else message
-    if "password" in text or "authentication failed" in text:
-        return (
-            f"The database at {masked} refused user {url.username!r}: the password is wrong or missing. "
-            "Correct it in AGENTRL_DATABASE_URL (special characters must be percent-encoded)."
-        )
-    if "database" in text and "does not exist" in text:
-        return (
-            f"The server at {masked} answers, but it has no database called {url.database!r}. "
-            f"Create it (createdb {url.database}), or name another one in AGENTRL_DATABASE_URL."
-        )
-    if "permission denied" in text:
-        return _no_permission(masked, url, text)
-    if "role" in text and "does not exist" in text:
-        return f"The server at {masked} has no user {url.username!r}. Create it, or name another one in AGENTRL_DATABASE_URL."
-    detail = " ".join(text.split())
-    return (
-        f"No database server answers at {masked} ({detail}). Start it or correct AGENTRL_DATABASE_URL; without that variable "
-        "a private server is started for you."
-    )
-
-
-def _no_permission(masked: str, url: URL, cause: object) -> str:
-    first = " ".join(str(cause).split())
-    if "for database" not in first:
-        return (
-            f"User {url.username!r} may not do this at {masked} ({first}). Work on runs needs the role agentrl_worker "
-            f"(grant agentrl_worker to {url.username}); retention, vacuum and migrations need the owner of the schema. "
-            "Use another user in AGENTRL_DATABASE_URL, or grant what is missing."
-        )
-    return (
-        f"User {url.username!r} may not use the database at {masked} ({first}). Grant it CONNECT and CREATE on the database "
-        f"(grant connect, create on database {url.database} to {url.username}), or use another user in AGENTRL_DATABASE_URL."
-    )
