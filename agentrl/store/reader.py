@@ -15,13 +15,16 @@ from itertools import islice
 from typing import Any, cast
 
 import psycopg
+from psycopg.pq.abc import PGresult
 
 from agentrl.errors import UsageError
 from agentrl.store.codec import clean_text
 from agentrl.store.contract import QueryResult
 from agentrl.store.postgres_reading import PostgresReading
 from agentrl.store.postgres_runs import PostgresRuns
+from agentrl.store.prepared import run_once
 from agentrl.store.saved_queries import bind, saved_query
+from agentrl.store.sql_functions import Statement
 
 ROLE = "agentrl_reader"
 TIMEOUT_S = 30.0
@@ -69,6 +72,10 @@ class Reader(PostgresRuns, PostgresReading):
     def rows(self, statement: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         with self.transaction() as connection:
             return connection.cursor(binary=True).execute(statement.encode(), parameters).fetchall()
+
+    def result(self, statement: Statement, values: Sequence[bytes | None]) -> PGresult:
+        with self.transaction() as connection:
+            return run_once(connection, statement, values)
 
     def ask(self, statement: str, limit: int = LIMIT) -> Answer:
         """The first ``limit`` rows of one SQL statement as a person wrote it; `UsageError` says what is wrong with it."""
