@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from agentrl.cli.session import require_run, store_session
+from agentrl.cli.session import MOST, require_run, store_session
 from agentrl.cli.trajectory_text import visible
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def add_to(app: typer.Typer) -> None:
 
 def retain_versions(
     run: str = typer.Option(..., "--run", help="Run name or 'latest'."),
-    keep_versions: int = typer.Option(..., "--keep-versions", help="Published versions to keep, the newest ones."),
+    keep_versions: int = typer.Option(..., "--keep-versions", max=MOST, help="Published versions to keep, the newest ones."),
     dry_run: bool = typer.Option(False, "--dry-run", help="Say what would be removed; change nothing."),
     as_json: bool = typer.Option(False, "--json", help="One JSON object."),
 ) -> None:

@@ -12,7 +12,7 @@ from agentrl.cli import archive_commands
 from agentrl.cli.db_reuse import reuse
 from agentrl.cli.db_shell import shell
 from agentrl.cli.db_vacuum import vacuum_store
-from agentrl.cli.session import database_session, reader_session, require_run, require_trajectory, store_session
+from agentrl.cli.session import MOST, database_session, reader_session, require_run, require_trajectory, store_session
 from agentrl.cli.show import show
 from agentrl.errors import UsageError
 
@@ -23,8 +23,8 @@ app = typer.Typer(help="Ask the trajectory store; keep it small, carry it about.
 
 _JSON = typer.Option(False, "--json", help="One JSON object a row.")
 _CSV = typer.Option(False, "--csv", help="Comma-separated values.")
-_TIMEOUT = typer.Option(None, "--timeout", min=0.001, help="Seconds that the statement may take. Default: 30.")
-_LIMIT = typer.Option(None, "--limit", min=1, help="Most rows. Default: 10000, or fewer where the query says so.")
+_TIMEOUT = typer.Option(None, "--timeout", min=0.001, max=1e6, help="Seconds that the statement may take. Default: 30.")
+_LIMIT = typer.Option(None, "--limit", min=1, max=MOST, help="Most rows. Default: 10000, or fewer where the query says so.")
 
 
 @app.command("query")
@@ -121,6 +121,8 @@ def status(as_json: bool = typer.Option(False, "--json", help="One JSON object."
         return
     print(f"revision  {found.found or 'none: the first command that needs the store creates the schema'}")
     print(f"pending   {', '.join(found.pending) or 'nothing'}")
+    if found.lacks:
+        print(f"lacks     {', '.join(found.lacks)}: another state of the code made it, and no migration leads from there")
 
 
 @app.command("migrate")

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import asdict
 
 import typer
 
-from agentrl.cli.session import require_run, store_session
+from agentrl.cli.session import MOST, require_run, store_session
 from agentrl.cli.trajectory_text import visible
 from agentrl.errors import UsageError
 
@@ -15,17 +16,26 @@ from agentrl.errors import UsageError
 def reuse(
     source: str = typer.Option(..., "--from", help="Run that collected the trajectories, or 'latest'; it is left as it is."),
     run: str = typer.Option(..., "--into", help="Run that will train on them; it must have no lag bound."),
-    limit: int | None = typer.Option(None, "--limit", min=1, help="Most trajectories, or groups where the run has groups."),
+    limit: int | None = typer.Option(
+        None, "--limit", min=1, max=MOST, help="Most trajectories, or groups where the run has groups."
+    ),
     min_reward: float | None = typer.Option(None, "--min-reward", help="Least reward."),
     max_reward: float | None = typer.Option(None, "--max-reward", help="Greatest reward."),
     success: bool | None = typer.Option(None, "--success/--no-success", help="Only successes, or only failures."),
-    first_step: int | None = typer.Option(None, "--first-step", min=1, help="Trained by this step of their run or later."),
-    last_step: int | None = typer.Option(None, "--last-step", min=1, help="Trained by this step of their run or earlier."),
+    first_step: int | None = typer.Option(
+        None, "--first-step", min=1, max=MOST, help="Trained by this step of their run or later."
+    ),
+    last_step: int | None = typer.Option(
+        None, "--last-step", min=1, max=MOST, help="Trained by this step of their run or earlier."
+    ),
     as_json: bool = typer.Option(False, "--json", help="One JSON object."),
 ) -> None:
     """Make trajectories of one run ready for another, each once: agentrl db reuse --from RUN --into RUN --success."""
     from agentrl.store.contract import ImportFilter
 
+    for name, value in (("--min-reward", min_reward), ("--max-reward", max_reward)):
+        if value is not None and not math.isfinite(value):
+            raise UsageError(f"{name} must be a finite number, got {value}.")
     for name, low, high in (("reward", min_reward, max_reward), ("step", first_step, last_step)):
         if low is not None and high is not None and low > high:
             raise UsageError(f"No {name} is at least {low} and at most {high}: exchange the two.")

@@ -14,6 +14,7 @@ from agentrl.cli.trajectory_text import visible
 from agentrl.errors import UsageError
 
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+_LONGEST = timedelta(days=1000 * 365)
 _AGE = re.compile(r"(\d{1,6})([smhdw])")
 
 
@@ -24,7 +25,10 @@ def age(text: str) -> timedelta:
         raise UsageError(
             f"--older-than {visible(text)} is no age: use a number and a unit (s, m, h, d or w), for example 12h or 30d."
         )
-    return timedelta(**{_UNITS[found[2]]: int(found[1])})
+    limit = timedelta(**{_UNITS[found[2]]: int(found[1])})
+    if limit > _LONGEST:
+        raise UsageError(f"--older-than {visible(text)} is more than {_LONGEST.days // 365} years: nothing is that old.")
+    return limit
 
 
 def vacuum_store(

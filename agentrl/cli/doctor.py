@@ -77,8 +77,15 @@ def _disk() -> str:
 
 def _store() -> str:
     from agentrl.cli.session import store_session
+    from agentrl.errors import NotReadyError
+    from agentrl.store.schema_setup import missing_columns
+    from agentrl.store.server_refusals import incomplete_schema
 
     with store_session() as session:
+        with session.store.session() as connection:
+            lacks = missing_columns(connection)
+        if lacks:
+            raise NotReadyError(incomplete_schema(session.store.masked_url, f"it lacks {', '.join(lacks)}"))
         oldest = session.store.rows(_OLDEST_TRANSACTION)
         return _forgotten(session.description, *oldest[0]) if oldest else session.description
 

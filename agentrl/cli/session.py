@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from agentrl.store.reader import Reader
 
 
+MOST = 2**53
+"""Greatest number that options take: any program reads it exactly."""
+
+
 @dataclass(frozen=True)
 class StoreSession:
     """An open store and one line that says which it is and why."""

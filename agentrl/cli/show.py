@@ -30,7 +30,9 @@ def show(
             removed = removed_by_retention(reader, identity)
             if removed is not None:
                 raise UsageError(f"{removed} `agentrl db query timeline {identity}` shows its moves and verdicts.")
-            raise UsageError(f"There is no trajectory {identity}. `agentrl db query timeline ID` needs a stored id, too.")
+            raise UsageError(
+                f"There is no trajectory {identity} in this store. `agentrl show latest --run NAME` prints the newest of a run."
+            )
         events = reader.query("timeline", trajectory=identity).records()
     if as_json:
         print(json.dumps(trajectory_record(stored, events, tokens=tokens)))

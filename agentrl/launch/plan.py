@@ -26,11 +26,11 @@ from agentrl.launch.disk import free_space, runs_folder
 from agentrl.launch.engine_servers import engine_line, engine_servers
 from agentrl.launch.freshness import refresh_line, staleness_line
 from agentrl.store.contract import TrajectoryStore
+from agentrl.store.run_names import check_run_name
 from agentrl.types import ToolFormat
 from sandboxes.choose import choose
 from sandboxes.contract import SandboxError
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 LINE = 118
 """Width to which the plan is wrapped."""
 TRIED = 8
@@ -65,11 +65,7 @@ def make_plan(resolved: Resolved, name: str | None, store: TrajectoryStore, stor
     config = resolved.config
     environment = load(config.environment, config.environment_options)
     name = new_name(config.environment) if name is None else name
-    if not _NAME.fullmatch(name) or name == "latest":
-        raise UsageError(
-            f"{name!r:.120} can't name a run: use up to 100 letters, digits, '.', '_' and '-', a letter or digit first; "
-            "'latest' means the newest run."
-        )
+    check_run_name(name)
     folder = runs_folder() / name
     if store.find_run(name) is not None or folder.exists():
         raise UsageError(f"A run named '{name}' exists already. Continue it with: agentrl train --resume {name}")

@@ -23,6 +23,7 @@ from agentrl.store.archive_files import BATCH_BYTES, BATCH_ROWS, read_rows, requ
 from agentrl.store.archive_tables import ARCHIVE_TABLES, ArchiveTable, Manifest, read_manifest, table_columns
 from agentrl.store.archive_values import Value, to_wire
 from agentrl.store.postgres_connection import PostgresConnection
+from agentrl.store.run_names import check_run_name
 
 LOCK_TIMEOUT = "5s"
 
@@ -40,6 +41,8 @@ class ImportedRun:
 def import_archive(store: PostgresConnection, folder: Path, name: str | None = None) -> ImportedRun:
     """Create a run from an archive, under its own name or another one. A run that was running becomes interrupted."""
     manifest = read_manifest(folder)
+    if name is not None:
+        check_run_name(name)
     if manifest.file_format == "parquet":
         require_parquet()
     try:
@@ -47,7 +50,7 @@ def import_archive(store: PostgresConnection, folder: Path, name: str | None = N
             # One at a time: two imports of the same archive would not see each other's trajectories.
             connection.execute("select pg_advisory_xact_lock(hashtext('agentrl.archive'))")
             connection.execute("select set_config('lock_timeout', %s, true)", (LOCK_TIMEOUT,))
-            return _Import(connection, folder, manifest, name or manifest.run).run()
+            return _Import(connection, folder, manifest, manifest.run if name is None else name).run()
     except psycopg.errors.LockNotAvailable as e:
         raise NotReadyError(
             "Another transaction holds a lock on the store's tables; nothing was imported. Try again later."

@@ -119,7 +119,8 @@ class OpenResult:
 
     episodes: Sequence[Opened]
     refusal: str | None = None
-    """``no_version``, ``no_capacity``, ``no_tasks``, ``target_reached`` or ``run_not_running``."""
+    """``no_version``, ``no_capacity``, ``no_tasks``, ``target_reached``, ``run_not_running``, or ``taken_over``: the request
+    was served before, and other requests have its episodes since."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -347,8 +348,8 @@ class TrajectoryStore(Protocol):
         """Open up to ``n`` training episodes: retries, missing and redundant seats of open groups, new tasks, within capacity.
 
         Episodes that another worker left come first, alone and without a test of capacity: ``n_segments`` says how much of them
-        is stored. Also reaps what has expired. The same ``request`` gives the same episodes again. `UsageError` for an origin
-        that the run does not take.
+        is stored. Also reaps what has expired. The same ``request`` gives the same episodes again, but those that went to
+        another one since. `UsageError` for an origin that the run does not take.
         """
         ...
 

@@ -129,7 +129,7 @@ class MemoryStore(MemoryTrainer, MemoryGrading):
             if lineage.origin not in r.spec.origins:
                 raise UsageError(f"run {r.spec.name!r} takes no {lineage.origin} trajectories: trainer.origins names them")
             if parked := self._serve_parked(r, n, worker):
-                self._requests[request] = (run, worker, parked)
+                self._requests[request] = (run, worker, [(e, e.opened.fence) for e in parked])
                 return OpenResult([e.opened for e in parked])
             by_lag, by_target = self._room(r, engine_version)
             left = min(n, by_lag, by_target)
@@ -148,7 +148,7 @@ class MemoryStore(MemoryTrainer, MemoryGrading):
                     break
                 charged += used
             if opened:
-                self._requests[request] = (run, worker, opened)
+                self._requests[request] = (run, worker, [(e, e.opened.fence) for e in opened])
                 return OpenResult([e.opened for e in opened])
             if not r.tasks.get("train"):
                 return OpenResult([], "no_tasks")
@@ -174,10 +174,11 @@ class MemoryStore(MemoryTrainer, MemoryGrading):
             return True
 
     def _repeat(self, request: UUID, run: int, worker: str) -> OpenResult:
-        known_run, known_worker, episodes = self._requests[request]
+        known_run, known_worker, given = self._requests[request]
         if (known_run, known_worker) != (run, worker):
             raise UsageError(f"request {request} was made by worker {known_worker} of run {known_run} before")
-        return OpenResult([e.opened for e in episodes])
+        episodes = [e.opened for e, fence in given if e.opened.fence == fence]
+        return OpenResult(episodes, None if episodes else "taken_over")
 
     def _room(self, r: Run, engine_version: int) -> tuple[int, int]:
         if not 0 <= engine_version < len(r.versions):
@@ -245,7 +246,7 @@ class MemoryStore(MemoryTrainer, MemoryGrading):
             opened += [start.evaluation(e, i, 1, 0) for i in fresh[: n - len(opened)]]
             if not opened:
                 return OpenResult([], "no_tasks")
-            self._requests[request] = (r.id, worker, opened)
+            self._requests[request] = (r.id, worker, [(e, e.opened.fence) for e in opened])
             return OpenResult([x.opened for x in opened])
 
     def _live(self, episode: Opened) -> tuple[Run, Episode]:

@@ -287,7 +287,7 @@ class MemoryRows:
         self._clock = clock
         self._lock = RLock()
         self._runs: dict[int, Run] = {}
-        self._requests: dict[UUID, tuple[int, str, list[Episode]]] = {}
+        self._requests: dict[UUID, tuple[int, str, list[tuple[Episode, int]]]] = {}
         self._numbers = itertools.count(1)
         self._listeners: list[tuple[int, Callable[[Change], None]]] = []
 

@@ -20,8 +20,8 @@ from typing import Any
 import psycopg
 
 from agentrl.errors import AgentRLError, UnknownOutcome
-from agentrl.store.arrays import Function, one_statement
 from agentrl.store.postgres_connection import PostgresConnection
+from agentrl.store.sql_functions import Function, one_statement
 
 MAX_SHARED = 64
 _COMPANY_S = 0.001
@@ -96,7 +96,7 @@ class PostgresBatch(PostgresConnection):
             return
         for call in batch:
             try:
-                (call.value,) = self.row(call.function.one, call.function.values(call.parameters))
+                call.value = self.called(call.function, call.parameters)
             except (AgentRLError, psycopg.Error) as e:
                 call.error = e
             call.done = True
@@ -115,11 +115,18 @@ class PostgresBatch(PostgresConnection):
             call.value, call.done = value, True
         return True
 
+    def called(self, function: Function, parameters: Sequence[Any]) -> Any:
+        """The value of one call, which is a transaction of its own."""
+        value = self.result(function.call, function.call.encoded(parameters)).get_value(0, 0)
+        assert value is not None
+        return function.decode(value)
+
     def together(self, calls: Sequence[tuple[Function, Sequence[Any]]]) -> list[Any]:
         """The values of calls made in one transaction, in their order; one statement where that is possible."""
         groups = [(f, [parameters for _, parameters in g]) for f, g in groupby(calls, lambda call: call[0])]
         if (statement := one_statement(groups)) is not None:
-            return [value for values in self.row(*statement) for value in values]
+            (row,) = self.decoded(*statement)
+            return [value for values in row for value in values]
         with self.transaction() as connection:
             cursor = connection.cursor(binary=True)
             values = []

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 import psycopg
 import sqlalchemy
-from psycopg.adapt import Transformer
+from psycopg.conninfo import conninfo_to_dict
 from psycopg.pq.abc import PGresult
 from psycopg.types.json import set_json_loads
 from psycopg.types.numeric import Int8BinaryDumper
@@ -38,9 +38,12 @@ from agentrl.errors import (
     UnknownVersion,
     UsageError,
 )
-from agentrl.store.arrays import register_arrays
+from agentrl.store.connection_pool import ConnectionPool
 from agentrl.store.contract import Change, Subscribed
+from agentrl.store.prepared import PreparedStatements, decoder, run_once
 from agentrl.store.schema_setup import ensure_schema
+from agentrl.store.server_refusals import explain_connect_failure, first_line, incomplete_schema, no_permission
+from agentrl.store.sql_functions import Statement
 from agentrl.store.wakeup import Notifier, Subscription, Unheard
 
 _ERRORS: Mapping[str, type[Exception]] = {
@@ -54,6 +57,7 @@ _ERRORS: Mapping[str, type[Exception]] = {
     "AR008": CommitRefused,
     "AR009": UsageError,
 }
+_LACKING = (psycopg.errors.UndefinedColumn, psycopg.errors.UndefinedFunction)
 _REPEATABLE = (psycopg.errors.DeadlockDetected, psycopg.errors.SerializationFailure)
 _ATTEMPTS = 5
 _T = TypeVar("_T")
@@ -66,35 +70,33 @@ class PostgresConnection:
     def __init__(self, url: str, pool_size: int = 8) -> None:
         self._url, self.pooled = parse_url(url)
         self.masked_url = self._url.render_as_string(hide_password=True)
-        self._engine = sqlalchemy.create_engine(
-            self._url.set(drivername="postgresql+psycopg"),
-            pool_size=pool_size,
-            max_overflow=0,
-            pool_timeout=600,
-            pool_reset_on_return=None,
-            connect_args={"connect_timeout": CONNECT_TIMEOUT_S, "application_name": "agentrl"},
-        )
-        sqlalchemy.event.listen(self._engine, "connect", self._prepare_connection)
+        self._pool = ConnectionPool(self._connect, pool_size)
+        self._prepared = PreparedStatements()
         self.notifier = Notifier(self._conninfo)
         try:
-            with self._borrow() as connection:
+            with self._pool.borrow() as connection:
                 ensure_schema(connection)
         except psycopg.errors.InsufficientPrivilege as e:
-            raise NotReadyError(_no_permission(self.masked_url, self._url, e)) from e
+            raise NotReadyError(no_permission(self.masked_url, self._url, e)) from e
         except psycopg.OperationalError as e:
             raise NotReadyError(explain_connect_failure(self._url, str(e))) from e
 
-    def _prepare_connection(self, connection: Any, _record: Any) -> None:
-        driver = connection if isinstance(connection, psycopg.Connection) else connection.driver_connection
-        driver.autocommit = True
+    def _connect(self) -> psycopg.Connection:
+        driver = psycopg.connect(
+            self._conninfo,
+            autocommit=True,
+            connect_timeout=CONNECT_TIMEOUT_S,
+            application_name="agentrl",
+            client_encoding="utf8",
+        )
         driver.prepared_max = 200
         if self.pooled:
             driver.prepare_threshold = None
         driver.adapters.register_dumper(int, Int8BinaryDumper)
         driver.adapters.register_dumper(str, StrBinaryDumper)
-        register_arrays(driver)
         set_json_loads(_load_json, driver)
         driver.execute("set jit = off")
+        return driver
 
     @property
     def _conninfo(self) -> str:
@@ -106,31 +108,13 @@ class PostgresConnection:
 
     def close(self) -> None:
         self.notifier.close()
-        self._engine.dispose()
-
-    @contextmanager
-    def _borrow(self) -> Iterator[psycopg.Connection]:
-        """A pooled connection; a broken one is thrown away with all idle ones, which broke for the same reason."""
-        try:
-            pooled = self._engine.raw_connection()
-        except sqlalchemy.exc.OperationalError as e:
-            raise e.orig if isinstance(e.orig, psycopg.OperationalError) else e from e
-        connection = pooled.driver_connection
-        assert isinstance(connection, psycopg.Connection)
-        try:
-            yield connection
-        finally:
-            if connection.closed or connection.pgconn.transaction_status != psycopg.pq.TransactionStatus.IDLE:
-                pooled.invalidate()
-                self._engine.dispose()
-            else:
-                pooled.close()
+        self._pool.close()
 
     @contextmanager
     def session(self) -> Iterator[psycopg.Connection]:
         """A connection in autocommit mode, for the few statements that can't be part of a transaction."""
         try:
-            with self._borrow() as connection:
+            with self._pool.borrow() as connection:
                 yield connection
         except psycopg.Error as e:
             raise self._explain(e) from e
@@ -143,23 +127,26 @@ class PostgresConnection:
 
     def rows(self, statement: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """All rows of one statement, which is a transaction of its own."""
-        return self._execute(statement, parameters, psycopg.Cursor.fetchall)
+        return self._attempts(
+            lambda connection: connection.cursor(binary=True).execute(statement.encode(), parameters, prepare=True).fetchall()
+        )
 
-    def result(self, statement: str, parameters: Sequence[Any] = ()) -> tuple[PGresult, Callable[[int], tuple[Any, ...]]]:
-        """The same in binary and not decoded, for large rows of which little is read; and what decodes a row by its number."""
-        result = self._execute(statement, parameters, lambda cursor: cursor.pgresult)
-        assert result is not None
-        decoder = Transformer()
-        decoder.set_pgresult(result)
-        return result, lambda row: decoder.load_row(row, tuple) or ()
+    def result(self, statement: Statement, values: Sequence[bytes | None]) -> PGresult:
+        """The same for a statement whose parameters are encoded, in binary and not decoded: little is read of large rows."""
+        run = run_once if self.pooled else self._prepared.run
+        return self._attempts(lambda connection: run(connection, statement, values))
 
-    def _execute(self, statement: str, parameters: Sequence[Any], take: Callable[[psycopg.Cursor[Any]], _T]) -> _T:
+    def decoded(self, statement: Statement, values: Sequence[bytes | None]) -> list[tuple[Any, ...]]:
+        """The same, decoded."""
+        result = self.result(statement, values)
+        return list(map(decoder(result), range(result.ntuples)))
+
+    def _attempts(self, work: Callable[[psycopg.Connection], _T]) -> _T:
+        """What ``work`` gives, which is a transaction of its own; made again where the server rolled it back."""
         for attempt in range(1, _ATTEMPTS + 1):
             try:
-                with self._borrow() as connection:
-                    cursor = connection.cursor(binary=True)
-                    cursor.execute(statement, parameters, prepare=True)
-                    return take(cursor)
+                with self._pool.borrow() as connection:
+                    return work(connection)
             except _REPEATABLE as e:
                 # The server rolled the transaction back: nothing happened, so the same call may simply be made again.
                 if attempt == _ATTEMPTS:
@@ -180,10 +167,12 @@ class PostgresConnection:
             message = diagnostic.message_primary or ""
             return ours(message, int(diagnostic.message_detail)) if diagnostic.message_detail else ours(message)
         if isinstance(error, psycopg.errors.InsufficientPrivilege):
-            return UsageError(_no_permission(self.masked_url, self._url, _first_line(error)))
+            return UsageError(no_permission(self.masked_url, self._url, first_line(error)))
+        if isinstance(error, _LACKING):
+            return NotReadyError(incomplete_schema(self.masked_url, first_line(error)))
         if isinstance(error, psycopg.OperationalError) and (error.sqlstate is None or error.sqlstate[:2] in ("08", "57")):
             return UnknownOutcome(
-                f"the connection to {self.masked_url} broke before the answer ({_first_line(error)}): make the same call again"
+                f"the connection to {self.masked_url} broke before the answer ({first_line(error)}): make the same call again"
             )
         return error
 
@@ -200,51 +189,13 @@ def parse_url(text: str) -> tuple[URL, bool]:
     pooled = parsed.query.get("pgbouncer", "false")
     if pooled not in ("true", "false"):
         raise UsageError(f"pgbouncer={pooled} in the database URL: use true or false")
-    return parsed.difference_update_query(["pgbouncer"]), pooled == "true"
+    url = parsed.difference_update_query(["pgbouncer"])
+    try:
+        conninfo_to_dict(url.set(drivername="postgresql").render_as_string(hide_password=False))
+    except psycopg.ProgrammingError as e:
+        raise UsageError(f"The database URL can't be used: {first_line(e)}") from e
+    return url, pooled == "true"
 
 
 def _load_json(text: str | bytes) -> Any:
     return [] if text == b"[]" else json.loads(text)  # a turn without tool calls has two of them
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-
-
-def explain_connect_failure(url: URL, message: str) -> str:
-    """One paragraph for a failed first connection: what happened, where, and what to do next."""
-    masked = url.render_as_string(hide_password=True)
-    text = message.replace(url.password, "***") if isinstance(url.password, str) and url.password else message
-    if "password" in text or "authentication failed" in text:
-        return (
-            f"The database at {masked} refused user {url.username!r}: the password is wrong or missing. "
-            "Correct it in AGENTRL_DATABASE_URL (special characters must be percent-encoded)."
-        )
-    if "database" in text and "does not exist" in text:
-        return (
-            f"The server at {masked} answers, but it has no database called {url.database!r}. "
-            f"Create it (createdb {url.database}), or name another one in AGENTRL_DATABASE_URL."
-        )
-    if "permission denied" in text:
-        return _no_permission(masked, url, text)
-    if "role" in text and "does not exist" in text:
-        return f"The server at {masked} has no user {url.username!r}. Create it, or name another one in AGENTRL_DATABASE_URL."
-    detail = " ".join(text.split())
-    return (
-        f"No database server answers at {masked} ({detail}). Start it or correct AGENTRL_DATABASE_URL; without that variable "
-        "a private server is started for you."
-    )
-
-
-def _no_permission(masked: str, url: URL, cause: object) -> str:
-    first = " ".join(str(cause).split())
-    if "for database" not in first:
-        return (
-            f"User {url.username!r} may not do this at {masked} ({first}). Work on runs needs the role agentrl_worker "
-            f"(grant agentrl_worker to {url.username}); retention, vacuum and migrations need the owner of the schema. "
-            "Use another user in AGENTRL_DATABASE_URL, or grant what is missing."
-        )
-    return (
-        f"User {url.username!r} may not use the database at {masked} ({first}). Grant it CONNECT and CREATE on the database "
-        f"(grant connect, create on database {url.database} to {url.username}), or use another user in AGENTRL_DATABASE_URL."
-    )

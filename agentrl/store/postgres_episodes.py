@@ -7,18 +7,18 @@ from typing import Any
 from uuid import UUID
 
 from agentrl.errors import SegmentConflict
-from agentrl.store.arrays import Function
 from agentrl.store.codec import clean_text, end_parameters, lineage_json, reward_parameters, segment_parameters, strict_json
 from agentrl.store.contract import OpenResult
 from agentrl.store.postgres_batch import PostgresBatch
 from agentrl.store.postgres_reading import PostgresReading
+from agentrl.store.sql_functions import Function
 from agentrl.store.sub_agents import body, stored_body
 from agentrl.types import EpisodeEnd, Lineage, Opened, Place, Purpose, Segment, SubAgent, Task
 
 WRITE_SEGMENT = Function(
     "agentrl.write_segment_v2", "uuid", "bigint", "bigint", "bigint", "bigint", "bytea", "bigint", "bigint", "bytea",
     "bytea", "bytea", "bytea", "text", "text", "text", "bytea", "text", "text", "bytea[]", "bytea", "text",
-    *["double precision"] * 4,
+    *["double precision"] * 4, returns="boolean",
 )  # fmt: skip
 COMPLETE = Function(
     "agentrl.complete_v2", "uuid", "bigint", "bigint", "text", "text", "text", "boolean", "text", "double precision", "boolean",
@@ -95,7 +95,7 @@ class PostgresEpisodes(PostgresBatch, PostgresReading):
         elif episode.group is None:
             place = Place(self.shared(COMPLETE, parameters))
         else:  # it locks its group, so sharing a transaction could make two workers wait for each other
-            place = Place(self.row(COMPLETE.one, parameters)[0])
+            place = Place(self.called(COMPLETE, parameters))
         if place is Place.READY:
             self.notifier.leave(episode.run, "items")
         return place

@@ -9,34 +9,42 @@ from uuid import UUID
 import psycopg
 
 from agentrl.errors import UsageError
-from agentrl.store.arrays import array
 from agentrl.store.codec import LINEAGE_COLUMNS, read_lineage, read_reward
 from agentrl.store.contract import QueryResult
 from agentrl.store.postgres_connection import PostgresConnection
+from agentrl.store.prepared import decoder
 from agentrl.store.saved_queries import bind, saved_query
+from agentrl.store.sql_functions import Statement
 from agentrl.store.stored_segment import read_segments, segment_columns
 from agentrl.store.sub_agents import adopt
 from agentrl.types import Outcome, Purpose, Segment, StoredTrajectory, Termination
 
-_EPISODES = f"""
+_MEMBERS = "uuid[]", "bigint[]", "bigint"
+_EPISODES = Statement(
+    f"""
   select t.id, t.task_id, t.environment, t.purpose, t.grp, t.seat, t.attempt, t.seed, t.start_version, t.termination, t.outcome,
          t.parent, t.parent_seg, w.value, w.success, w.grader, w.grader_version, w.detail, w.duration_s, t.error, t.root,
          {LINEAGE_COLUMNS}
-  from unnest(%s::uuid[], %s::bigint[]) with ordinality m (id, start_version, n)
+  from unnest($1, $2) with ordinality m (id, start_version, n)
   cross join lateral (
-    select * from agentrl.trajectory a where a.run = %s and a.start_version = m.start_version and a.id = m.id
+    select * from agentrl.trajectory a where a.run = $3 and a.start_version = m.start_version and a.id = m.id
     union all
-    select * from agentrl.trajectory a where a.run = %s and a.start_version = m.start_version and a.root = m.id
+    select * from agentrl.trajectory a where a.run = $3 and a.start_version = m.start_version and a.root = m.id
   ) t
   left join lateral (select * from agentrl.reward x where x.trajectory = t.id order by x.id desc limit 1) w on true
   order by m.n, t.root nulls first, t.seat
-"""
-_SEGMENTS = f"""
+""",
+    *_MEMBERS,
+)
+_SEGMENTS = Statement(
+    f"""
   select {segment_columns("m.n - 1")}
-  from unnest(%s::uuid[], %s::bigint[]) with ordinality m (id, start_version, n)
-  join agentrl.segment s on s.run = %s and s.start_version = m.start_version and s.trajectory = m.id
+  from unnest($1, $2) with ordinality m (id, start_version, n)
+  join agentrl.segment s on s.run = $3 and s.start_version = m.start_version and s.trajectory = m.id
   order by m.n, s.seg
-"""
+""",
+    *_MEMBERS,
+)
 _ID, _START_VERSION, _ROOT = 0, 8, 20
 
 
@@ -55,9 +63,10 @@ class PostgresReading(PostgresConnection):
         """Many episodes with their segments and sub-agents, in two queries."""
         if not ids:
             return {}
-        rows = self.rows(_EPISODES, (array("uuid", ids), array("bigint", start_versions), run, run))
-        keys = (array("uuid", [row[_ID] for row in rows]), array("bigint", [row[_START_VERSION] for row in rows]), run)
-        segments = read_segments(len(rows), *self.result(_SEGMENTS, keys))
+        rows = self.decoded(_EPISODES, _EPISODES.encoded((ids, start_versions, run)))
+        keys = [row[_ID] for row in rows], [row[_START_VERSION] for row in rows], run
+        turns = self.result(_SEGMENTS, _SEGMENTS.encoded(keys))
+        segments = read_segments(len(rows), turns, decoder(turns))
         read: dict[UUID, StoredTrajectory] = {}
         of_root: dict[UUID, list[StoredTrajectory]] = {}
         for row, listed in zip(rows, segments, strict=True):

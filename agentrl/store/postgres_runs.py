@@ -9,7 +9,7 @@ from typing import Any
 import psycopg
 
 from agentrl.errors import UsageError
-from agentrl.store.codec import strict_json
+from agentrl.store.codec import clean_text, strict_json
 from agentrl.store.contract import (
     TRAINING_PLACES,
     WORK_PLACES,
@@ -103,6 +103,8 @@ class PostgresRuns(PostgresWeights):
         return _read_run(found[0])
 
     def find_run(self, name: str) -> RunRow | None:
+        if clean_text(name) != name:
+            return None  # no row can hold such a name
         found = self.rows(
             f"{_RUN} where r.name = %s or %s = 'latest' order by (r.name = %s) desc, r.id desc limit 1", (name,) * 3
         )

@@ -15,12 +15,16 @@ from itertools import islice
 from typing import Any, cast
 
 import psycopg
+from psycopg.pq.abc import PGresult
 
 from agentrl.errors import UsageError
+from agentrl.store.codec import clean_text
 from agentrl.store.contract import QueryResult
 from agentrl.store.postgres_reading import PostgresReading
 from agentrl.store.postgres_runs import PostgresRuns
+from agentrl.store.prepared import run_once
 from agentrl.store.saved_queries import bind, saved_query
+from agentrl.store.sql_functions import Statement
 
 ROLE = "agentrl_reader"
 TIMEOUT_S = 30.0
@@ -69,14 +73,28 @@ class Reader(PostgresRuns, PostgresReading):
         with self.transaction() as connection:
             return connection.cursor(binary=True).execute(statement.encode(), parameters).fetchall()
 
+    def result(self, statement: Statement, values: Sequence[bytes | None]) -> PGresult:
+        with self.transaction() as connection:
+            return run_once(connection, statement, values)
+
     def ask(self, statement: str, limit: int = LIMIT) -> Answer:
         """The first ``limit`` rows of one SQL statement as a person wrote it; `UsageError` says what is wrong with it."""
-        try:
-            with self.transaction() as connection:
+        if clean_text(statement) != statement:
+            raise UsageError(
+                "The statement holds bytes that are no UTF-8 text; E'\\xff'::bytea or decode() writes such values."
+            )
+        with self.transaction() as connection:
+            try:
                 # Raw: no character of the statement is a placeholder. Parameters, though none, allow one statement only.
                 return _first(psycopg.RawCursor(connection), statement, (), limit)
-        except psycopg.Error as e:
-            raise UsageError(_complaint(e, statement)) from e
+            except psycopg.errors.QueryCanceled:
+                raise
+            except psycopg.Error as e:
+                if connection.pgconn.transaction_status == psycopg.pq.TransactionStatus.ACTIVE:
+                    connection.close()  # rows come in a way that nobody reads, as those of COPY do
+                elif connection.closed:
+                    raise
+                raise UsageError(_complaint(e, statement)) from e
 
     def saved(self, name: str, limit: int | None = None, **parameters: Any) -> Answer:
         """A saved query; ``limit`` counts rows, by default as many as the query itself says."""
@@ -97,8 +115,6 @@ class Reader(PostgresRuns, PostgresReading):
                 f"The statement was stopped after {self.timeout_s:g} s, the time limit. "
                 "Ask for less (one run, a LIMIT), or for more time with --timeout SECONDS."
             )
-        if isinstance(error, psycopg.errors.InsufficientPrivilege):
-            return error  # of the statement, which `ask` explains
         return super()._explain(error)
 
 
@@ -128,4 +144,5 @@ def _complaint(error: psycopg.Error, statement: str) -> str:
         rest = statement[int(error.diag.statement_position) - 1 :].split()
         where = f" at '{' '.join(rest[:3])}'" if rest else " at its end"
     hint = f" {error.diag.message_hint}" if error.diag.message_hint else ""
-    return f"The statement can't be run: {said}{where}.{hint} docs/reference/schema.md lists tables, views and columns."
+    names = " docs/reference/schema.md lists tables, views and columns." if error.sqlstate.startswith("42") else ""
+    return f"The statement can't be run: {said}{where}.{hint}{names}"

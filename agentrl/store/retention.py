@@ -4,12 +4,15 @@
 - First the record (`agentrl.retired`), then the tables: conservation holds before, between and after. Each step may be the last
   one before a crash; the next call finishes it.
 - Nothing waits for a user's open transaction longer than `LOCK_TIMEOUT_S`, and no writer waits for us.
+- One call at a time works on a store.
 - The ledger stays: consumed, dropped, step, reward, evaluated and event keep their rows.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from uuid import UUID
 
@@ -78,6 +81,25 @@ def retain(store: PostgresConnection, run: int, keep_versions: int) -> Retained:
     """Remove what `retention_plan` says; `NotReadyError` when an open transaction is in the way, to be called again later."""
     if store.pooled:
         raise UsageError("Retention sets limits for its session: run it with a URL that leads past PgBouncer.")
+    with _alone(store):
+        return _retain(store, run, keep_versions)
+
+
+@contextmanager
+def _alone(store: PostgresConnection) -> Iterator[None]:
+    """One call at a time: of two, the one would detach and drop under the other's feet."""
+    key = "hashtext('agentrl.retain')"
+    with store.session() as connection:
+        if connection.execute(f"select pg_try_advisory_lock({key})".encode()).fetchone() != (True,):
+            raise NotReadyError("Another `agentrl db retain` is at work on this store. Run the same command again later.")
+        try:
+            yield
+        finally:
+            if not connection.closed:
+                connection.execute(f"select pg_advisory_unlock({key})".encode())
+
+
+def _retain(store: PostgresConnection, run: int, keep_versions: int) -> Retained:
     removed, kept = [], []
     _finish_detaches(store)
     for bucket in retention_plan(store, run, keep_versions):

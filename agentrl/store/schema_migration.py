@@ -20,7 +20,16 @@ from alembic.config import Config
 from alembic.script import ScriptDirectory
 
 from agentrl.errors import NotReadyError, UsageError
-from agentrl.store.schema_setup import FIRST_REVISION, REVISION, SCHEMA_LOCK, describe_version_table, revisions_of
+from agentrl.store.postgres_connection import CONNECT_TIMEOUT_S
+from agentrl.store.schema_setup import (
+    FIRST_REVISION,
+    REVISION,
+    SCHEMA_LOCK,
+    describe_version_table,
+    missing_columns,
+    revisions_of,
+)
+from agentrl.store.server_refusals import explain_connect_failure, first_line, incomplete_schema, no_permission
 
 VERSION_TABLE = "alembic_version"
 PHASES = ("pre", "post")
@@ -33,6 +42,8 @@ class SchemaStatus:
 
     found: str | None
     pending: tuple[str, ...]
+    lacks: tuple[str, ...] = ()
+    """Columns that it lacks although nothing is pending."""
 
 
 def _config(connection: sqlalchemy.Connection | None = None) -> Config:
@@ -46,7 +57,8 @@ def schema_status(url: sqlalchemy.URL) -> SchemaStatus:
     """What the database holds and what is pending."""
     with _connect(url) as connection:
         found = revisions_of(_driver(connection))
-    return SchemaStatus(found[-1] if found else None, _pending(found))
+        lacks = missing_columns(_driver(connection)) if found == (REVISION,) else ()
+    return SchemaStatus(found[-1] if found else None, _pending(found), tuple(lacks))
 
 
 def _pending(found: tuple[str, ...]) -> tuple[str, ...]:
@@ -76,6 +88,8 @@ def migrate(url: sqlalchemy.URL, phase: str | None = None) -> tuple[str, ...]:
             if phase == "post" and any(r.startswith("pre") for r in pending):
                 raise UsageError("The pre migrations come first: run `agentrl db migrate --phase pre`.")
             if not wanted:
+                if found == (REVISION,) and (lacks := missing_columns(driver)):
+                    raise NotReadyError(incomplete_schema(url.render_as_string(), f"it lacks {', '.join(lacks)}"))
                 return ()
             config = _config(connection)
             if found == (FIRST_REVISION,):
@@ -100,10 +114,25 @@ def _blocked(error: Exception) -> NotReadyError:
 
 @contextmanager
 def _connect(url: sqlalchemy.URL) -> Iterator[sqlalchemy.Connection]:
-    engine = sqlalchemy.create_engine(url.set(drivername="postgresql+psycopg"), poolclass=sqlalchemy.NullPool)
-    with engine.connect() as connection:
-        yield connection
-    engine.dispose()
+    engine = sqlalchemy.create_engine(
+        url.set(drivername="postgresql+psycopg"),
+        poolclass=sqlalchemy.NullPool,
+        connect_args={"connect_timeout": CONNECT_TIMEOUT_S},
+    )
+    try:
+        connection = engine.connect()
+    except sqlalchemy.exc.OperationalError as e:
+        raise NotReadyError(explain_connect_failure(url, str(e.orig))) from e
+    try:
+        with connection:
+            yield connection
+    except (psycopg.errors.InsufficientPrivilege, sqlalchemy.exc.ProgrammingError) as e:
+        cause = e.orig if isinstance(e, sqlalchemy.exc.ProgrammingError) else e
+        if not isinstance(cause, psycopg.errors.InsufficientPrivilege):
+            raise
+        raise UsageError(no_permission(url.render_as_string(), url, first_line(cause))) from e
+    finally:
+        engine.dispose()
 
 
 def _driver(connection: sqlalchemy.Connection) -> psycopg.Connection:

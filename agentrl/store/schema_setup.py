@@ -121,6 +121,21 @@ def revisions_of(connection: psycopg.Connection) -> tuple[str, ...]:
     return () if row[1] is None else (FIRST_REVISION,)
 
 
+def missing_columns(connection: psycopg.Connection) -> list[str]:
+    """Columns of the schema files' tables that a database lacks, as ``table.column``: another state of the code made it."""
+    wanted = [
+        re.fullmatch(r'column agentrl\.(\w+)\."(\w+)"', target)
+        for text in schema_files("tables").values()
+        for target, _ in comments(text)
+    ]
+    rows = connection.execute(
+        "select c.relname || '.' || a.attname from pg_attribute a join pg_class c on c.oid = a.attrelid"
+        " where c.relnamespace = 'agentrl'::regnamespace and c.relkind in ('r', 'p') and not c.relispartition and a.attnum > 0"
+    ).fetchall()
+    there = {name for (name,) in rows}
+    return [name for found in wanted if found is not None and (name := f"{found[1]}.{found[2]}") not in there]
+
+
 def create_tables(bind: Any, names: Iterable[str]) -> None:
     """For migrations: tables of the schema files by name, with their indexes and comments. ``bind`` is Alembic's connection."""
     connection = bind.connection.driver_connection

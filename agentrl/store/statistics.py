@@ -32,7 +32,7 @@ _RUNS = """
 _TABLES = """
   select t.parent, sum(t.bytes)::bigint, sum(greatest(c.reltuples, 0))::bigint, sum(pg_relation_size(c.oid))::bigint,
          bool_or(c.reltuples < 0 and pg_relation_size(c.oid) > 0)
-  from agentrl.bucket_tables_v1(%s) t join pg_class c on c.oid = ('agentrl.' || t.part)::regclass
+  from agentrl.bucket_tables_v1(%s) t join pg_class c on c.relname = t.part and c.relnamespace = 'agentrl'::regnamespace
   group by t.parent order by t.parent
 """
 _EXACT = """

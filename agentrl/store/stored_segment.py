@@ -18,20 +18,22 @@ from psycopg.pq.abc import PGresult
 
 from agentrl.types import FinishReason, Segment, Timings, ToolCall, ToolResult
 
-HEAD = ("seg", "context", "coalesce(versions[1], 0)", "n_obs", "n_act")
-"""Numbers of a turn; they come as one value, because each value costs a client as much as a hundred of its bytes."""
-_ARRAYS = ("ids", "logprobs", "token_versions", "loss_mask", "unit_starts", "finish_reason", "reward")
+HEAD = (
+    "seg", "context", "coalesce(versions[1], 0)", "n_obs", "n_act",
+    "coalesce(array_position(array[{}], finish_reason), 0)".format(", ".join(f"'{f.value}'" for f in FinishReason)),
+    "(loss_mask is not null)::int", "(token_versions is not null)::int", "(unit_starts is not null)::int",
+)  # fmt: skip
+"""Numbers of a turn. They and its arrays come as one value: each costs a client as much as a hundred of its bytes."""
+_ARRAYS = ("ids", "logprobs", "token_versions", "loss_mask", "unit_starts")
 _REST = (
     "observation_text", "action_text", "action_raw", "tool_calls::text", "tool_results::text", "tool_raw", "exact", "queue_s",
     "generate_s", "tool_s", "compacted::text",
 )  # fmt: skip
-_AT_ONCE = 1 + len(_ARRAYS)
-_NUMBERS = struct.Struct(f"!{1 + len(HEAD)}q")
-_DOUBLE = struct.Struct("!d")
+NUMBERS = struct.Struct(f"!{1 + len(HEAD)}qd")
 _REPEATED = 4096
 _INT32 = np.dtype("<i4")
 _FLOAT32 = np.dtype("<f4")
-_FINISH_REASONS = {None: None} | {f.value.encode(): f for f in FinishReason}
+_FINISH_REASONS = (None, *FinishReason)
 _new = object.__new__
 _set = {f.name: getattr(Segment, f.name).__set__ for f in fields(Segment)}  # the dataclass is frozen, its slots are not
 _set_index, _set_observation, _set_action = _set["index"], _set["observation"], _set["action"]
@@ -83,7 +85,7 @@ def _repeated(version: int) -> np.ndarray:
 def _decoded(row: Sequence[Any]) -> tuple[Any, ...]:
     """The values of `_LATER`, from a whole row."""
     (observation_text, action_text, action_raw, calls_json, results_json, tool_raw, exact, queue_s, generate_s, tool_s,
-     compacted) = row[_AT_ONCE:]  # fmt: skip
+     compacted) = row[1:]  # fmt: skip
     if exact is not None:
         observation_text, action_text, calls, results = json.loads(bytes(exact))
     else:
@@ -98,40 +100,47 @@ def _decoded(row: Sequence[Any]) -> tuple[Any, ...]:
 
 def segment_columns(place: str) -> str:
     """The columns that `read_segments` takes; ``place`` is SQL for the trajectory's place among those asked for, from 0."""
-    head = " || ".join(f"int8send({number})" for number in (place, *HEAD))
-    return ", ".join((head, *_ARRAYS, *_REST))
+    numbers = [f"int8send({number})" for number in (place, *HEAD)]
+    numbers.append("float8send(coalesce(reward, 'NaN'))")
+    # From the right, since most of the last ones are empty: each concatenation copies what it is given.
+    arrays = " || (".join(f"coalesce({array}, '')" for array in _ARRAYS) + ")" * (len(_ARRAYS) - 1)
+    return ", ".join((f"{' || '.join(numbers)} || ({arrays})", *_REST))
 
 
 def read_segments(n: int, result: PGresult, decode: Callable[[int], Sequence[Any]]) -> list[list[Segment]]:
     """The segments of ``n`` trajectories from a binary result, and what decodes a row by its number when somebody asks."""
     listed: list[list[Segment]] = [[] for _ in range(n)]
-    get = result.get_value
     for row in range(result.ntuples):
-        head, *arrays = [get(row, column) for column in range(_AT_ONCE)]
-        assert head is not None
-        place, *numbers = _NUMBERS.unpack(head)
-        listed[place].append(_segment(numbers, arrays, partial(decode, row)))
+        packed = result.get_value(row, 0)
+        assert packed is not None
+        place, *numbers = NUMBERS.unpack_from(packed)
+        listed[place].append(_segment(numbers, packed, partial(decode, row)))
     return listed
 
 
-def _segment(numbers: Sequence[int], arrays: Sequence[Any], rest: Callable[[], Sequence[Any]]) -> Segment:
-    seg, context, version, n_obs, n_act = numbers
-    ids, logprobs, token_versions, mask, units, finish, reward = arrays
-    tokens = np.frombuffer(ids, _INT32)
-    if token_versions is not None:
-        versions = np.frombuffer(token_versions, _INT32)
+def _segment(numbers: Sequence[Any], packed: bytes, rest: Callable[[], Sequence[Any]]) -> Segment:
+    seg, context, version, n_obs, n_act, finish, has_mask, has_versions, has_units, reward = numbers
+    n_ids = n_obs + n_act
+    tokens = np.frombuffer(packed, _INT32, n_ids + (2 if has_versions else 1) * n_act, NUMBERS.size)
+    if has_versions:
+        versions = tokens[n_ids + n_act :]
     else:
         versions = _repeated(version)[:n_act] if n_act <= _REPEATED else np.full(n_act, version, np.int32)
+    mask = units = None
+    if has_mask or has_units:
+        marks = np.frombuffer(packed, np.uint8, offset=NUMBERS.size + tokens.nbytes)
+        mask = marks[:n_act] if has_mask else None
+        units = marks[-n_act:] if has_units else None
     made = _new(StoredSegment)
     _set_index(made, seg)
     _set_observation(made, tokens[:n_obs])
-    _set_action(made, tokens[n_obs:])
-    _set_logprobs(made, np.frombuffer(logprobs, _FLOAT32))
+    _set_action(made, tokens[n_obs:n_ids])
+    _set_logprobs(made, tokens[n_ids : n_ids + n_act].view(_FLOAT32))
     _set_versions(made, versions)
-    _set_loss_mask(made, None if mask is None else np.frombuffer(mask, np.uint8))
-    _set_unit_starts(made, None if units is None else np.frombuffer(units, np.uint8))
+    _set_loss_mask(made, mask)
+    _set_unit_starts(made, units)
     _set_context(made, context)
     _set_finish(made, _FINISH_REASONS[finish])
-    _set_reward(made, None if reward is None else _DOUBLE.unpack(reward)[0])
+    _set_reward(made, reward if reward == reward else None)  # NaN stands for none
     _set_rest(made, rest)
     return made

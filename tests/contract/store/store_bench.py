@@ -336,7 +336,10 @@ class Server:
 
     def restart_immediately(self) -> None:
         """What ``pg_ctl restart -m immediate`` does: all sessions are cut off, and the server recovers from its log."""
-        os.kill(self._pid(), signal.SIGQUIT)
+        pid = self._pid()
+        os.kill(pid, signal.SIGQUIT)
+        while _runs(pid):
+            time.sleep(0.01)  # while it ends it counts as running, and would not be started again
         self.url = self._start()
 
     def _pid(self) -> int:
@@ -349,7 +352,7 @@ class Server:
         children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
         for one in (pid, *map(int, children)):
             os.kill(one, signal.SIGKILL)
-        while any(Path(f"/proc/{one}/stat").exists() and not _is_zombie(one) for one in (pid, *map(int, children))):
+        while any(map(_runs, (pid, *map(int, children)))):
             time.sleep(0.01)
 
     def close(self) -> None:
@@ -370,11 +373,12 @@ class Server:
             os.environ["AGENTRL_PG_BIN"] = previous
 
 
-def _is_zombie(pid: int) -> bool:
+def _runs(pid: int) -> bool:
+    """Neither gone nor a zombie."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
     except FileNotFoundError:
-        return True
+        return False
 
 
 def no_grace(store: PostgresStore) -> None:

@@ -94,6 +94,11 @@ def test_foreign_schema_of_that_name__refused(embedded_server: Server) -> None:
     assert "did not create" in refused(url)
 
 
+def test_url_with_an_unknown_parameter__named() -> None:
+    with pytest.raises(UsageError, match='invalid URI query parameter: "foo"'):
+        PostgresStore("postgresql://u:s3cret@h/db?foo=bar")
+
+
 @pytest.mark.parametrize("url", ["", "nonsense", "mysql://u:s3cret@h/db", "postgresql://u:s3cret@h:port/db"])
 def test_unreadable_url__usage_error_without_the_secret(url: str) -> None:
     with pytest.raises(UsageError) as error:

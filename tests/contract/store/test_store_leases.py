@@ -25,6 +25,22 @@ def test_lapsed_episode__dropped_and_retried(world: World) -> None:
     bench.check()
 
 
+def test_dead_worker_whose_name_is_used_again__its_episodes_come_back(world: World) -> None:
+    """Recovery looks at leases, not at workers: the new process of that name keeps only what it opened itself."""
+    bench = world.bench(lease_s=60)
+    (dead,) = bench.open(1, worker="host:7")
+    (alive,) = bench.open(1, worker="host:7")
+    for _ in range(2):
+        world.advance(bench, 40)
+        assert world.store.renew_episodes("host:7", {alive.trajectory: alive.fence}) == set()
+    (again,) = bench.open(1, worker="host:7")
+    assert (again.task_index, again.attempt) == (dead.task_index, 2)
+    with pytest.raises(Fenced):
+        world.store.write_segment(dead, segment())
+    assert bench.finish(alive) is Place.READY
+    bench.check()
+
+
 def test_lapsed_but_not_yet_reaped__write_is_accepted(world: World) -> None:
     bench = world.bench(lease_s=60)
     (episode,) = bench.open(1)

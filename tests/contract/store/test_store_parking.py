@@ -114,6 +114,22 @@ def test_repeated_request__gives_the_parked_one_again(world: World) -> None:
     assert (first.trajectory, first.fence) == (second.trajectory, second.fence)
 
 
+def test_repeated_request__gives_nothing_that_went_to_another_worker_since(world: World) -> None:
+    """Its reply was lost, and its worker was cut off for longer than a lease: it must not get the other worker's fence."""
+    bench = world.bench(resume_partial=True)
+    bench.store.park(begun(bench))
+    request = uuid.uuid4()
+    (lost,) = bench.ask(3, worker="cut off", request=request).episodes
+    world.advance(bench, 100)
+    (continued,) = bench.open(3, worker="other")
+    assert continued.trajectory == lost.trajectory
+    late = bench.ask(3, worker="cut off", request=request)
+    assert (late.episodes, late.refusal) == ([], "taken_over")
+    assert bench.store.write_segment(continued, segment(1, bench.version)) is True
+    with pytest.raises(Fenced):
+        bench.store.write_segment(lost, segment(1, bench.version))
+
+
 def test_live_traffic__is_only_taken_where_it_is_named(world: World) -> None:
     live = dataclasses.replace(LINEAGE, origin=Origin.LIVE)
     named, plain = world.bench(origins=(Origin.LIVE,)), world.bench(lag_bound=None)

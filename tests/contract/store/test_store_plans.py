@@ -73,7 +73,7 @@ def plans(bench: Bench, call: Callable[[], Any]) -> tuple[Any, list[Any]]:
         if "plan:" in said:
             found.append(json.loads(said[said.index("{") :]))
 
-    with bench.store._borrow() as connection:
+    with bench.store._pool.borrow() as connection:
         connection.add_notice_handler(note)
         connection.execute("load 'auto_explain'")
         for name, value in (
@@ -84,7 +84,7 @@ def plans(bench: Bench, call: Callable[[], Any]) -> tuple[Any, list[Any]]:
     try:
         return call(), found
     finally:
-        with bench.store._borrow() as connection:
+        with bench.store._pool.borrow() as connection:
             connection.execute("set auto_explain.log_min_duration = -1")
             connection.remove_notice_handler(note)
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
-from store_bench import World, keys, segment
+from store_bench import PostgresWorld, World, keys, segment
 
 from agentrl.errors import Fenced, UsageError
 from agentrl.types import Place
@@ -250,3 +252,16 @@ def test_removed_checkpoints__are_no_start_and_keep_no_weights(world: World) -> 
         bench.start(first, owner="second")
     bench.start(live[1].id, owner="second")
     assert world.store.retire_checkpoints(bench.run, bench.fence, keep=2) == {live[1].uri}, "left behind"
+
+
+def test_renewal__waits_for_no_move_and_a_start_for_all(postgres: PostgresWorld) -> None:
+    """An import may take minutes, and the moves of a busy run overlap without a gap: no lease may be lost to them."""
+    bench = postgres.bench()
+    move = "select agentrl.hold_run_v1(%s::bigint)"
+    with ThreadPoolExecutor(1) as pool, postgres.store.transaction() as connection:
+        connection.execute(move, (bench.run,))
+        pool.submit(bench.store.renew_trainer, bench.run, bench.fence, 1000.0).result(timeout=60)
+    started = postgres.overlap(move, (bench.run,), lambda: bench.start(owner="trainer"))
+    assert started.branch == 2
+    with pytest.raises(Fenced):
+        bench.store.renew_trainer(bench.run, started.fence - 1, 1000.0)

@@ -345,6 +345,13 @@ def test_import_at_work__retention_gives_up(postgres: PostgresWorld, impatient: 
     assert len(retain(postgres.store, bench.run, 1).removed) == 1
 
 
+def test_retention_at_work__a_second_one_gives_up(postgres: PostgresWorld) -> None:
+    bench = trained_past_a_bucket(postgres)
+    with retention._alone(postgres.store), pytest.raises(NotReadyError, match="Another `agentrl db retain` is at work"):
+        retain(postgres.store, bench.run, 1)
+    assert len(retain(postgres.store, bench.run, 1).removed) == 1
+
+
 def test_old_requests__are_forgotten(postgres: PostgresWorld) -> None:
     bench = trained_past_a_bucket(postgres)
     with postgres.store.transaction() as connection:

@@ -6,7 +6,6 @@ import copy
 import json
 import math
 import pickle
-import struct
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +16,7 @@ from hypothesis import strategies as st
 
 from agentrl.errors import BadValue
 from agentrl.store.codec import CONTENT, check_items, clean_text, segment_parameters, strict_json
-from agentrl.store.stored_segment import StoredSegment, read_segments
+from agentrl.store.stored_segment import NUMBERS, StoredSegment, read_segments
 from agentrl.types import FinishReason, Segment, Timings, ToolCall, ToolResult
 
 
@@ -116,15 +115,17 @@ class Result:
         self.decoded: list[int] = []
 
     def get_value(self, row: int, column: int) -> bytes | None:
+        assert column == 0, "only the numbers and arrays are read at once"
         place, found = self.rows[row]
         numbers = (found["seg"], found["context"], found["version"] or 0, found["n_obs"], found["n_act"])
-        reward, finish = found["reward"], found["finish_reason"]
-        values = (
-            struct.pack("!6q", place, *numbers), found["ids"], found["logprobs"], found["token_versions"], found["loss_mask"],
-            found["unit_starts"], None if finish is None else finish.encode(),
-            None if reward is None else struct.pack("!d", reward),
+        finish, reward = found["finish_reason"], found["reward"]
+        there = (found[name] is not None for name in ("loss_mask", "token_versions", "unit_starts"))
+        head = NUMBERS.pack(
+            place, *numbers, 0 if finish is None else 1 + list(FinishReason).index(FinishReason(finish)), *there,
+            math.nan if reward is None else reward,
         )  # fmt: skip
-        return values[column]
+        arrays = ("ids", "logprobs", "token_versions", "loss_mask", "unit_starts")
+        return head + b"".join(found[name] or b"" for name in arrays)
 
     def decode(self, row: int) -> tuple[Any, ...]:
         self.decoded.append(row)
@@ -141,7 +142,7 @@ class Result:
             "tool_s",
             "compacted",
         )
-        return (*[None] * 8, *texts, *(found[name] for name in names))
+        return (None, *texts, *(found[name] for name in names))
 
 
 def stored(s: Segment, result: Result | None = None) -> Segment:

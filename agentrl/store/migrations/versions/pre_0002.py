@@ -36,6 +36,7 @@ alter table agentrl.run add column group_deadline interval, add column long_toke
   add column oversample bigint check (oversample >= 0 and oversample <= lag_bound * batch_max);
 alter table agentrl.grp add column extra bigint not null default 0 check (extra >= 0);
 alter table agentrl.live add column parked_at timestamptz;
+alter table agentrl.open_request add column fence bigint not null default nextval('agentrl.fence');
 alter table agentrl.segment add column compacted json;
 alter table agentrl.trajectory add column parent_seg bigint, add column root uuid, add column payload json;
 alter table agentrl.policy_version add column bytes bigint, add column phases jsonb, add column removed_at timestamptz;

@@ -96,6 +96,9 @@ def upgrade() -> None:
         "alter table agentrl.consumed add column if not exists masked_versions bigint[],"
         " add column if not exists masked_tokens bigint not null default 0 check (masked_tokens >= 0)"
     )
+    op.execute(
+        "alter table agentrl.open_request add column if not exists fence bigint not null default nextval('agentrl.fence')"
+    )
     op.execute(_TERMINATIONS)
     op.execute("alter table agentrl.event drop constraint event_is_a_legal_move")
     op.execute(_MOVES)

@@ -121,7 +121,8 @@ begin
   by_target := (r.target_steps - h.step) * r.batch_max - outstanding;
 end $$;
 
--- The same request made earlier, or NULL.
+-- The same request made earlier, or NULL; without the episodes that went to another request since, after their lease had lapsed:
+-- their fence is somebody else's.
 create or replace function agentrl.earlier_request_v1(request_ uuid, run_ bigint, worker_ text) returns agentrl.open_request
 language plpgsql as $$
 declare
@@ -130,6 +131,11 @@ begin
   select * into q from agentrl.open_request where request = request_;
   if found and (q.worker, q.run) is distinct from (worker_, run_) then
     perform agentrl.fail_v1('AR009', format('request %s was made by worker %s of run %s before', request_, q.worker, q.run));
+  elsif found then
+    select coalesce(array_agg(o.id order by o.n), '{}') into q.trajectories
+    from unnest(q.trajectories) with ordinality o (id, n)
+    join agentrl.trajectory t on t.run = q.run and t.start_version = q.start_version and t.id = o.id
+    where t.fence < q.fence;
   end if;
   return q;
 end $$;
@@ -178,6 +184,7 @@ begin
   start_version := earlier.start_version;
   opened := coalesce(earlier.trajectories, '{}');
   if earlier.request is not null then
+    refusal := case when opened = '{}' then 'taken_over' end;
     return;
   end if;
   perform agentrl.reap_v1(r);

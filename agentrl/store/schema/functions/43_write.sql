@@ -174,7 +174,7 @@ declare
 begin
   select * into l from agentrl.live where trajectory = trajectory_ and fence = fence_;
   if found then
-    perform 1 from agentrl.run where id = l.run for share;
+    perform 1 from agentrl.run where id = l.run for key share;
     if l.grp is not null then
       perform 1 from agentrl.grp where id = l.grp for update;
     end if;

@@ -13,7 +13,7 @@ begin
     perform agentrl.fail_v1('AR009', format('run "%s" can''t import from itself', r.name));
   elsif r.lag_bound is not null then
     perform agentrl.fail_v1('AR009', format(
-      'run "%s" has a lag bound, in which tokens of run "%s" have no place: imports need an unbounded run', r.name, s.name));
+      'run "%s" has a lag bound, in which tokens of run "%s" have no place: imports need an unbounded run (staleness.eta=1)', r.name, s.name));
   end if;
   perform pg_advisory_xact_lock(hashtext('agentrl.admission'), run_::int);
   perform pg_advisory_xact_lock_shared(hashtext('agentrl.retention'), source_::int);

@@ -89,7 +89,7 @@ begin
     raise exception using errcode = 'lock_not_available', message = format('run %s is being imported from or exported', run_);
   end if;
   perform 1 from agentrl.run where id = run_ or id in (select i.run from agentrl.import i where i.source = run_)
-  order by id for share;
+  order by id for key share;
   perform pg_advisory_xact_lock(hashtext('agentrl.admission'), run_::int);
   select * into plan from agentrl.retention_v1(run_, keep_) p where p.low = low_;
   if not found then

@@ -4,7 +4,7 @@
 -- Fencing numbers: whoever holds the greatest one for a row may write it.
 create sequence agentrl.fence as bigint;
 
--- One training run; its row is the lock of the protocol (shared by moves, exclusive for a trainer start).
+-- One training run; its row is the lock of the protocol (key share for moves, exclusive for a trainer start).
 create table agentrl.run (
   id bigint generated always as identity primary key,       -- Key of the run in every other table.
   name text not null unique,                                -- Name the user chose.

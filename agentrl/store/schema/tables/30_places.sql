@@ -192,7 +192,8 @@ create table agentrl.open_request (
   worker text not null,                                     -- Process that asked.
   start_version bigint not null,                            -- Partition key of the episodes.
   trajectories uuid[] not null,                             -- Episodes it was given.
-  at timestamptz not null default clock_timestamp()         -- When it was served.
+  at timestamptz not null default clock_timestamp(),        -- When it was served.
+  fence bigint not null default nextval('agentrl.fence')    -- Greater than those it gave: an episode with a greater one went to another request since.
 );
 
 -- Who moved what from where to where, when, under which fence, and why. Only the moves of the state machine are possible.
