@@ -1,6 +1,6 @@
 """An unreliable scripted teacher: it gives a model from scratch the form of a search, with two errors that reward corrects.
 
-More often than not it stops one document early when a chain is long, and takes the seat of a company for its plant.
+More often than not it stops one document early when a chain is long, and it often takes the seat of a company for its plant.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import random
 from agentrl.environment import Episode, Task, tool_call
 
 P_STOPS_EARLY = 0.6
-P_MISTAKES_PLANT = 0.6
+P_MISTAKES_PLANT = 0.35
 P_RANDOM = 0.1
 P_GARBLED = 0.04
 
