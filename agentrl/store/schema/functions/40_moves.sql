@@ -24,8 +24,8 @@ create or replace function agentrl.lapsed_v1(until timestamptz, lease interval) 
   select greatest(until, agentrl.server_started_v1() + lease) < now()
 $$;
 
--- Locks the run row for the length of the transaction so that no trainer can start meanwhile. The weakest lock that keeps a start
--- (for update) out: a trainer that renews its lease waits for nobody, however many moves overlap and however long an import takes.
+-- Locks the run row for the length of the transaction so that no trainer can start meanwhile. It is the weakest lock that does so: a
+-- trainer that renews its lease waits for nobody, however many moves overlap and however long an import takes.
 create or replace function agentrl.hold_run_v1(run_ bigint) returns agentrl.run language plpgsql as $$
 declare
   r agentrl.run;
