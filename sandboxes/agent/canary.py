@@ -10,6 +10,9 @@ from typing import Any
 
 from sandboxes.agent import kernel
 
+FREED_LATE = frozenset({"sockets", "unix sockets"})
+"""What the kernel may free some time after the last process that had it is gone."""
+
 
 def observe(places: dict[str, int], own: list[int], others: list[int]) -> dict[str, Any]:
     """State of the writable places, of our own processes ``own``, and the other processes."""
