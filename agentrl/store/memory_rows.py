@@ -381,7 +381,7 @@ class MemoryRows:
 
     def _reap(self, r: Run) -> None:
         now, head = self._clock(), r.head.updates
-        if now - r.reaped_at <= REAP_INTERVAL_S:
+        if now - r.reaped_at <= REAP_INTERVAL_S and all(map(r.in_range, r.ready.values())):
             return
         r.reaped_at = now
         max_age = float("inf") if r.spec.max_age_s is None else r.spec.max_age_s

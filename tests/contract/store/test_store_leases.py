@@ -120,6 +120,24 @@ def test_reaping__at_most_once_a_second(world: World) -> None:
     assert world.drop_reasons(bench) == {}
 
 
+def test_reaping__of_what_got_out_of_range_waits_for_nothing(world: World) -> None:
+    bench = world.bench(lag_bound=1, batch_min=2, batch_max=2, n_tasks=20)
+    *trained, late, other = bench.open()
+    root = bench.version
+    for _ in range(2):
+        for episode in trained[:2]:
+            bench.finish(episode)
+        bench.commit(bench.claim().items)
+        bench.publish()
+        trained = [*trained[2:], *bench.open()]
+    places = len(bench.open())
+    bench.finish(late, version=root)
+    assert places + len(bench.open()) == 1, "the place of the late one is free at once"
+    assert world.drop_reasons(bench) == {"stale": 1}
+    bench.finish(other)
+    bench.check()
+
+
 def test_server_outage__living_workers_are_not_reaped(postgres: PostgresWorld) -> None:
     """Every lease lasts until one lease after the server's start."""
     bench = postgres.bench(lease_s=3600)

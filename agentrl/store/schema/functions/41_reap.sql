@@ -185,14 +185,17 @@ begin
   end loop;
 end $$;
 
--- At most once a second, and only by whoever gets the admission lock at once: groups are then locked by nobody else in another
--- order. The caller holds the run row.
+-- At most once a second, or when something ready has got out of range, whose place others could have; and only by whoever gets the
+-- admission lock at once: groups are then locked by nobody else in another order. The caller holds the run row.
 create or replace function agentrl.reap_v1(r agentrl.run) returns void language plpgsql as $$
 begin
   if not pg_try_advisory_xact_lock(hashtext('agentrl.admission'), r.id::int) then
     return;
   end if;
-  update agentrl.reap set at = clock_timestamp() where run = r.id and at < clock_timestamp() - interval '1 second';
+  update agentrl.reap set at = clock_timestamp()
+  where run = r.id and (at < clock_timestamp() - interval '1 second' or exists (
+    select from agentrl.ready q
+    where q.run = r.id and q.oldest_update < (select h.updates from agentrl.head_v1(r.id) h) - r.lag_bound));
   if not found then
     return;
   end if;
