@@ -85,7 +85,9 @@ def test_reward_that_raises__is_told_and_ends_the_run(learned: str, command_line
     line = SOURCE.splitlines().index('        raise KeyError("the answer key is missing")') + 1
     assert "environment 'broken', task 'train-" in output
     assert f"({file.name}:{line})" in output
-    shown = command_line.run("show", "latest", "--run", "broken")
+    kinds = command_line.run("db", "query", "episode_errors", "--run", "broken", "--json").splitlines()
+    failed = next(kind for kind in map(json.loads, kinds) if kind["termination"] == "failed")
+    shown = command_line.run("show", failed["newest"])
     assert "failed: EnvironmentFault" in shown, "no trajectory has a verdict"
     assert "agentrl train --resume broken" in output
 
