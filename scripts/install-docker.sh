@@ -1,10 +1,12 @@
 #!/bin/sh
-# Installs a Docker daemon, and what a base image is made with where no registry can be reached, on a Debian-like machine.
+# Installs a Docker daemon, what a bridge for it and, where no registry can be reached, a base image are made with, on a Debian-like
+# machine.
 # As root; does nothing that is done already.
 set -eu
 
 missing=
 command -v dockerd >/dev/null 2>&1 || missing="$missing docker.io"
+command -v ip >/dev/null 2>&1 || missing="$missing iproute2"
 command -v iptables >/dev/null 2>&1 || missing="$missing iptables"
 command -v mmdebstrap >/dev/null 2>&1 || missing="$missing mmdebstrap"
 [ -n "$missing" ] || exit 0

@@ -68,13 +68,7 @@ class ModelConfig:
         path = Path(model_dir) / "config.json"
         if not path.is_file():
             raise UsageError(f"{model_dir}: no config.json there; name a model directory in Hugging Face format")
-        try:
-            raw = json.loads(path.read_text())
-        except ValueError as error:
-            raise UsageError(f"{path}: not JSON: {error}") from error
-        if not isinstance(raw, dict):
-            raise UsageError(f"{path}: not a model configuration but a JSON {type(raw).__name__}")
-        return cls.from_raw(raw, str(path))
+        return cls.from_raw(read_object(path, "a model configuration"), str(path))
 
     @classmethod
     def from_raw(cls, raw: Mapping[str, Json], source: str) -> ModelConfig:
@@ -197,3 +191,14 @@ def identity(raw: Mapping[str, Json]) -> dict[str, Json]:
 def _experts_in(raw: Mapping[str, Json]) -> int | None:
     count = raw.get("num_experts") or raw.get("num_local_experts")  # as newer releases of transformers call it
     return None if count is None else int(count)
+
+
+def read_object(path: Path, what: str) -> dict[str, Json]:
+    """The JSON object in a file of a model directory, which should hold ``what``; else `UsageError`."""
+    try:
+        found = json.loads(path.read_text())
+    except ValueError as error:
+        raise UsageError(f"{path}: not JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise UsageError(f"{path}: not {what} but a JSON {type(found).__name__}")
+    return found

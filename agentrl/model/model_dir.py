@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +10,7 @@ import torch
 from tokenizers import Tokenizer
 
 from agentrl.errors import UsageError, WeightsCorrupt
-from agentrl.model.config import ModelConfig
+from agentrl.model.config import ModelConfig, read_object
 from agentrl.model.safetensors_io import Shapes, read_shapes, require_shapes
 from agentrl.model.weight_files import model_tensors, weight_files
 from agentrl.types import Json
@@ -64,14 +63,7 @@ def _require_tokenizer(path: Path) -> None:
 
 
 def _tokenizer_config(path: Path) -> dict[str, Json]:
-    file = path / "tokenizer_config.json"
-    try:
-        found = json.loads(file.read_text())
-    except ValueError as error:
-        raise UsageError(f"{file}: not JSON: {error}") from error
-    if not isinstance(found, dict):
-        raise UsageError(f"{file}: not settings of a tokenizer but a JSON {type(found).__name__}")
-    return found
+    return read_object(path / "tokenizer_config.json", "settings of a tokenizer")
 
 
 def _require_one_vocabulary(path: Path, config: ModelConfig) -> None:

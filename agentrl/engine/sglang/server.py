@@ -142,9 +142,6 @@ class Server:
                 "group_name": group, "backend": backend}  # fmt: skip
         await self._post("/init_weights_update_group", body)
 
-    async def leave_group(self, group: str) -> None:
-        await self._post("/destroy_weights_update_group", {"group_name": group})
-
     async def checksums(self) -> list[dict[str, str]]:
         """By rank: sum of each tensor, by the server's own names."""
         reply = await self._post("/weights_checker", {"action": "checksum"})
