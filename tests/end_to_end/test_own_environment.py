@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 
 from tests.command_line import CommandLine
 
+HOWTO = Path(__file__).parents[2] / "docs" / "howto" / "write-an-environment.md"
 SOURCE = '''
 from agentrl.environment import Environment, Message, Task
 
@@ -96,3 +98,14 @@ def test_no_demonstrations_and_no_model__is_refused_at_once(command_line: Comman
     output = command_line.run("train", "--env", f"{file}:Numbers", "--dry-run", code=2)
     assert "demonstrator" in output
     assert "--model" in output
+
+
+def test_notes_of_the_howto__learn(command_line: CommandLine) -> None:
+    howto = HOWTO.read_text()
+    (notes,) = re.findall(r"```python\n(# notes\.py\n.*?)```", howto, re.DOTALL)
+    (command_line.base / "notes.py").write_text(notes)
+    (line,) = re.findall(r"^agentrl (train --env notes\.py.*)$", howto, re.MULTILINE)
+    output = command_line.run(*line.split())
+    (scores,) = re.findall(r"held-out success +([0-9.]+).*?-> +([0-9.]+)", output)
+    before, after = map(float, scores)
+    assert after >= before + 0.05
