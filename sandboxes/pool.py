@@ -299,7 +299,8 @@ class Pool:
     async def _pause(self) -> None:
         if self._breaker.pause_s > 0:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._closing.wait(), self._breaker.pause_s)
+                async with asyncio.timeout(self._breaker.pause_s):
+                    await self._closing.wait()
 
     async def _create(self, spec: SandboxSpec, key: SpecKey) -> Member | None:
         started = time.monotonic()
@@ -381,7 +382,8 @@ class Pool:
     async def _sweep_now_and_then(self) -> None:
         while not self._closed:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._closing.wait(), _SWEEP_S)
+                async with asyncio.timeout(_SWEEP_S):
+                    await self._closing.wait()
             if not self._closed:
                 await self._sweep()
 

@@ -174,7 +174,8 @@ class LocalEngine:
             return
         self._gathered.clear()
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._gathered.wait(), pause)
+            async with asyncio.timeout(pause):
+                await self._gathered.wait()
 
     def _present(self) -> int:
         return len(self._running) + len(self._waiting)

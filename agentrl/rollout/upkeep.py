@@ -28,7 +28,8 @@ from agentrl.types import PolicyVersion
 async def wait_for(event: asyncio.Event, seconds: float) -> None:
     """Until ``event`` is set, for ``seconds`` at most."""
     with suppress(TimeoutError):
-        await asyncio.wait_for(event.wait(), seconds)
+        async with asyncio.timeout(seconds):
+            await event.wait()
 
 
 async def load_unless_superseded(store: TrajectoryStore, run: RunRow, engine: Engine, version: PolicyVersion) -> bool:

@@ -124,7 +124,8 @@ async def _train(made: Simulation, work: Work) -> Counter[int]:
             claim = await asyncio.to_thread(store.claim, run, made.fence, n_min=work.batch, n_max=work.batch, lease_s=600.0)
             if claim.items:
                 break
-            await asyncio.wait_for(items.wait(), 60)
+            async with asyncio.timeout(60):
+                await items.wait()
         lags.update(item.lag for item in claim.items)
         await asyncio.sleep(work.step_s)
         commit = StepCommit(

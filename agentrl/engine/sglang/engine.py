@@ -268,7 +268,8 @@ class SGLangEngine:
                 with suppress(EngineError):
                     await turn.member.server.abort(turn.rid)
             with suppress(TimeoutError):
-                await asyncio.wait_for(turn.ended.wait(), ABORT_S)
+                async with asyncio.timeout(ABORT_S):
+                    await turn.ended.wait()
 
     async def _withdraw(self, turn: _Turn) -> None:
         """Nobody waits for the answer any more."""

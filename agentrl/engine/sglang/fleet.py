@@ -183,7 +183,8 @@ class Fleet:
                 self._told = now
                 self._tell(f"waiting for an SGLang server since {now - began:.0f} s: {problems}")
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._changed.wait(), self._poll_s)
+                async with asyncio.timeout(self._poll_s):
+                    await self._changed.wait()
 
     async def _watch(self, member: Member) -> None:
         while self._refused is None:
@@ -202,7 +203,8 @@ class Fleet:
             await asyncio.sleep(self._poll_s)
             return
         with suppress(TimeoutError):
-            await asyncio.wait_for(member.gone.wait(), self._poll_s)
+            async with asyncio.timeout(self._poll_s):
+                await member.gone.wait()
 
     async def _recover(self, member: Member) -> None:
         member.info = await member.server.info()

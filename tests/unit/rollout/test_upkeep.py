@@ -8,9 +8,11 @@ from types import SimpleNamespace
 from typing import Any
 from uuid import UUID, uuid4
 
+import pytest
+
 from agentrl.engine.scripted import ScriptedEngine
 from agentrl.monitor.log import ProcessLog
-from agentrl.rollout.upkeep import keep_leases
+from agentrl.rollout.upkeep import keep_leases, wait_for
 from agentrl.rollout.worker import RolloutWorker
 from agentrl.store.contract import RunSpec
 from agentrl.store.memory import MemoryStore
@@ -69,3 +71,17 @@ async def test_lost_is_stopped__its_task_is_cancelled(tmp_path: Path) -> None:
     worker._lost(episode.trajectory)
     await asyncio.wait([running])
     assert running.cancelled()
+
+
+@pytest.mark.parametrize("turns", range(6))
+async def test_wait__that_is_stopped_while_its_event_comes__is_stopped(turns: int) -> None:
+    """A worker that goes on after its stop never ends."""
+    event = asyncio.Event()
+    waiting = asyncio.create_task(wait_for(event, 60))
+    await asyncio.sleep(0.01)
+    event.set()
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    if waiting.cancel():
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
