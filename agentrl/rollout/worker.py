@@ -55,6 +55,8 @@ class RolloutWorker:
     _asked: asyncio.Event = field(default_factory=asyncio.Event)
     _ended: Counter[str] = field(default_factory=Counter)
     _refusal: str | None = None
+    _room: bool = True
+    """Whether an episode that ended may have made room for another one."""
     _failures: Failures = field(default_factory=Failures)
 
     def __post_init__(self) -> None:
@@ -119,9 +121,17 @@ class RolloutWorker:
                     lineage=self.lineage,
                 )
                 self._start(opened)
-                if any(episode.n_segments for episode in opened.episodes):
-                    continue  # parked ones come alone: there may be more to open
+                self._learn_room(opened, free)
             await self._change()
+
+    def _learn_room(self, opened: OpenResult, asked: int) -> None:
+        """A trajectory that waits for its training still fills its place, so an end makes room only while no limit was met."""
+        spec = self.run.spec
+        parked = any(episode.n_segments for episode in opened.episodes)  # they come alone: there may be more to open
+        unlimited = spec.lag_bound is None and spec.ahead is None
+        self._room = parked or unlimited or len(opened.episodes) == asked
+        if parked or (self._room and opened.episodes and len(self._running) < self.concurrency):
+            self._changed.set()  # some ended meanwhile
 
     async def _change(self) -> None:
         """Until it may be worth asking again."""
@@ -192,10 +202,8 @@ class RolloutWorker:
             self._failures.failed(episode.trajectory, f"{type(error).__name__}: {error}", error)
             await self._complete_failed(episode, f"{type(error).__name__}: {error}")
         finally:
-            full = len(self._running) == self.concurrency
             self._running.pop(episode.trajectory, None)
-            # A trajectory that waits for its training still fills its place: only these ends can make room.
-            if full or failed or self.evaluate:
+            if self._room or failed or self.evaluate:
                 self._changed.set()
 
     async def _watch_failures(self) -> None:
