@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections import Counter
+from collections import Counter, deque
 from dataclasses import dataclass, field
 
 from agentrl.config.schedule import Pace
@@ -12,7 +12,10 @@ from benchmarks.schedules.timed import Trace
 
 @dataclass
 class Ideal:
-    """Events in order of time: an episode ends, or the trainer is done with what it holds."""
+    """Events in order of time: an episode ends, or the trainer is done with what it holds.
+
+    What gets out of range while it runs, or while it waits for its group, is stopped and starts again; what was ready is lost.
+    """
 
     trace: Trace
     pace: Pace
@@ -27,12 +30,16 @@ class Ideal:
     """Seconds in which the trainer was busy."""
     episodes_s: float = 0.0
     """Seconds of all episodes that ended."""
+    _new: int = 0
+    """Episodes of the trace that were opened at least once."""
     _opened: int = 0
     _held: int = 0
     _busy_until: float | None = None
     _running: list[tuple[float, int]] = field(default_factory=list)
-    _born: list[int] = field(default_factory=list)
-    _ended: dict[int, int] = field(default_factory=dict)
+    _born: dict[int, int] = field(default_factory=dict)
+    _again: deque[int] = field(default_factory=deque)
+    _waiting: dict[int, set[int]] = field(default_factory=dict)
+    """Episodes that ended, by group."""
     _ready: list[tuple[int, int]] = field(default_factory=list)
     """(version, group), oldest first."""
 
@@ -64,20 +71,29 @@ class Ideal:
 
     def _open(self) -> None:
         outstanding = self._opened - self.trained - self.dropped
-        most = self.pace.under_way or len(self.trace.seconds)
-        while self._opened < len(self.trace.seconds) and len(self._running) < self.trace.slots and outstanding < most:
-            heapq.heappush(self._running, (self.now + self._seconds(self._opened), self._opened))
-            self._born.append(self.step)
+        most = (self.trace.steps - self.step) * self.pace.batch_max  # nothing is generated that no update is left for
+        if self.pace.under_way is not None:
+            most = min(most, self.pace.under_way)
+        while len(self._running) < self.trace.slots and outstanding < most:
+            if self._again:
+                episode = self._again.popleft()
+            elif self._new < len(self.trace.seconds):
+                episode, self._new = self._new, self._new + 1
+            else:
+                return
+            heapq.heappush(self._running, (self.now + self._seconds(episode), episode))
+            self._born[episode] = self.step
             self._opened, outstanding = self._opened + 1, outstanding + 1
 
     def _end_one(self) -> None:
         self.now, episode = heapq.heappop(self._running)
         self.episodes_s += self._seconds(episode)
         group = episode // self.group
-        self._ended[group] = self._ended.get(group, 0) + 1
-        if self._ended[group] == self.group:
-            born = min(self._born[group * self.group : (group + 1) * self.group])
-            heapq.heappush(self._ready, (born, group))
+        members = self._waiting.setdefault(group, set())
+        members.add(episode)
+        if len(members) == self.group:
+            heapq.heappush(self._ready, (min(self._born[member] for member in members), group))
+            del self._waiting[group]
 
     def _claim(self) -> None:
         pace = self.pace
@@ -104,3 +120,22 @@ class Ideal:
         self.now, self._busy_until = at, None
         if self.pace.part is None or self._held == self.pace.batch_max:
             self.step, self.trained, self._held = self.step + 1, self.trained + self._held, 0
+            self._stop_stale()
+
+    def _stop_stale(self) -> None:
+        for end, episode in [entry for entry in self._running if self._is_stale(entry[1])]:
+            self._running.remove((end, episode))
+            self.episodes_s += self._seconds(episode) - (end - self.now)
+            self._start_again(episode)
+        heapq.heapify(self._running)
+        for members in self._waiting.values():
+            for episode in [member for member in members if self._is_stale(member)]:
+                members.remove(episode)
+                self._start_again(episode)
+
+    def _is_stale(self, episode: int) -> bool:
+        return self.pace.lag_bound is not None and self.step - self._born[episode] > self.pace.lag_bound
+
+    def _start_again(self, episode: int) -> None:
+        self.dropped += 1
+        self._again.append(episode)
