@@ -42,8 +42,8 @@ def test_bound__what_gets_out_of_range_starts_again_and_nothing_is_generated_bey
     seconds = [[float(s)] for s in (9, 1, 1, 1, 1, 1, 1, 1)]
     trace = Trace(seconds, 1, 4, 4, model_s=0.0, each_s=1.0, step_s=0.0, publish_s=0.0)
     best = ideal("async, lag 1", trace)
-    # Beside the long one there is room for one other at a time. After the second update, at 4 s, it is too old and starts again; at
-    # 6 s it is all that the last update needs.
+    # Beside the long one there is room for one other at a time. After the second update, at 4 s, it is too old and starts
+    # again; at 6 s it is all that the last update needs.
     assert (best.dropped, best.trained, best.now) == (1, 4, 4 + 9 + 1)
 
 
