@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import inspect
 import math
 from collections.abc import Callable, Mapping
@@ -13,7 +14,8 @@ from sandboxes.contract import SandboxSpec
 
 
 def check_declaration(environment: Environment) -> None:
-    """`UsageError` that names the class, the attribute, its value and what it must be, or a method that nobody awaits."""
+    """`UsageError` that names the class, the attribute, its value and what it must be, a misspelt one, or a method that nobody
+    awaits."""
     for method in _NOT_AWAITED:
         if inspect.iscoroutinefunction(getattr(environment, method)) or inspect.isasyncgenfunction(
             getattr(environment, method)
@@ -23,6 +25,15 @@ def check_declaration(environment: Environment) -> None:
         value = getattr(environment, attribute)
         if not holds(value):
             raise UsageError(f"{type(environment).__qualname__}.{attribute} is {value!r:.200}; it must be {wanted}")
+    _check_spelling(type(environment))
+
+
+def _check_spelling(cls: type[Environment]) -> None:
+    own = {name for base in cls.__mro__ if not issubclass(Environment, base) for name in vars(base)}
+    settings = [name for name in _KINDS if "_" in name]  # one word alone is too likely to be meant as it stands
+    for name in sorted(name for name in own - set(dir(Environment)) if not name.startswith("_")):
+        if meant := difflib.get_close_matches(name, settings, 1, cutoff=0.88):
+            raise UsageError(f"{cls.__qualname__}.{name} has no meaning; did you mean {meant[0]}? Else give it another name")
 
 
 def _is_count(value: Any) -> bool:

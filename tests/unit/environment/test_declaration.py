@@ -55,6 +55,25 @@ def test_attributes_of_the_right_kinds__are_taken() -> None:
     check_declaration(environment(max_turn_seconds=2, sandboxes={"a": SandboxSpec()}, tokenizer_hints=hints, max_turns=1))
 
 
+@pytest.mark.parametrize(
+    ("attribute", "meant"),
+    [
+        ("max_turn", "max_turns"),
+        ("max_token", "max_tokens"),
+        ("tool_timeout", "tool_timeout_s"),
+        ("strict_call", "strict_calls"),
+    ],
+)
+def test_misspelt_attribute__is_refused_with_what_was_meant(attribute: str, meant: str) -> None:
+    with pytest.raises(UsageError, match=rf"^Mine\.{attribute} has no meaning; did you mean {meant}\?"):
+        check_declaration(environment(**{attribute: 3}))
+
+
+@pytest.mark.parametrize("attribute", ["versions", "names", "task", "max_files", "_max_turn", "sub_agents_of"])
+def test_attribute_of_the_authors_own__is_taken(attribute: str) -> None:
+    check_declaration(environment(**{attribute: 3}))
+
+
 def test_loaded_environment_and_its_sub_agents__are_checked(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(
         "from agentrl.environment import Environment\n"
