@@ -53,10 +53,11 @@ def draw_tasks(config: RunConfig) -> dict[str, list[Task]]:
     """The tasks of a run by split. `UsageError` or `EnvironmentFault` for data or an environment that is at fault."""
     environment = load(config.environment, config.environment_options)
     split = config.evaluation.split
-    n_evaluated = max(config.evaluation.episodes, config.evaluation.episodes_during)
+    used = ("episodes", "episodes_during") if config.evaluation.every else ("episodes",)
+    n_evaluated = max(getattr(config.evaluation, k) for k in used)
     held_out = checked_tasks(environment, split, config.seed, n_evaluated)
     if len(held_out) < n_evaluated:
-        too_many = [k for k in ("episodes", "episodes_during") if getattr(config.evaluation, k) > len(held_out)]
+        too_many = [k for k in used if getattr(config.evaluation, k) > len(held_out)]
         raise UsageError(
             f"Environment {config.environment} has {len(held_out)} tasks in split '{split}', fewer than are to be scored: set "
             + " ".join(f"evaluation.{k}={len(held_out)}" for k in too_many)

@@ -32,3 +32,8 @@ def test_fewer_held_out_tasks_than_are_scored__names_the_setting(tmp_path: Path)
         draw_tasks(config(tmp_path))
     drawn = draw_tasks(config(tmp_path, "evaluation.episodes=5", "evaluation.episodes_during=3"))
     assert {split: len(tasks) for split, tasks in drawn.items()} == {"train": 5, "heldout": 5}
+
+
+def test_number_of_evaluations_that_never_happen__is_not_asked_for(tmp_path: Path) -> None:
+    drawn = draw_tasks(config(tmp_path, "evaluation.episodes=4", "evaluation.every=0"))
+    assert len(drawn["heldout"]) == 4
