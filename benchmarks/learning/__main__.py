@@ -16,7 +16,7 @@ from benchmarks.learning.running import CellFailed, run_cell
 from benchmarks.report import machine
 
 SEEDS = (0, 1, 2)
-RUN_MINUTES = 5
+RUN_MINUTES = 3.5
 """Of a run of the default length on two cores, warm start and both evaluations included."""
 _WHOLE = ("evaluation.every=0",)
 _QUICK = (
