@@ -455,14 +455,15 @@ class TrajectoryStore(Protocol):
 
     def claim(
         self, run: int, fence: int, *, n_min: int, n_max: int, lease_s: float, environments: Sequence[str] | None = None,
-        held: int = 0,
+        held: Sequence[int] = (),
     ) -> Claim:  # fmt: skip
         """Lease between ``n_min`` and ``n_max`` trajectories, all or nothing, oldest in range first; whole groups.
 
         Also reaps. Fewer than ``n_min`` are given only when no more can arise (``waiting == "nothing"``).
         ``environments``: only items of these; imported rows may be of another environment than the run's.
-        `RunSpec.long_share` reserves places for long items. ``held``: trajectories that earlier claims of the same step leased:
-        nobody waits for them.
+        `RunSpec.long_share` reserves places for long items. ``held``: tokens of what earlier claims of the same step leased:
+        nobody waits for those. What this fence leased under any other token, unless an update has it, is from a claim whose
+        reply was lost: it goes back to ready first, at no charge, so that the same call again takes it again.
         """
         ...
 
@@ -493,8 +494,12 @@ class TrajectoryStore(Protocol):
     def fail_version(self, run: int, fence: int, version: int, cost: PublishCost | None = None) -> None: ...
 
     # grading ----------------------------------------------------------------------------------------------------------
-    def claim_grades(self, run: int, *, worker: str, n: int, lease_s: float) -> Sequence[GradeJob]:
-        """Up to ``n`` jobs that nobody holds, oldest first. Also reaps."""
+    def claim_grades(self, run: int, *, worker: str, n: int, lease_s: float, held: Sequence[int] = ()) -> Sequence[GradeJob]:
+        """Up to ``n`` jobs that nobody holds, oldest first. Also reaps.
+
+        ``held``: fences of the jobs that ``worker``, a name of one process, has. Any other of its jobs is from a reply that was
+        lost, and free again at no charge, so that the same call again gives it again.
+        """
         ...
 
     def renew_grades(self, jobs: Mapping[UUID, int]) -> set[UUID]:

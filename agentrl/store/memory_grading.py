@@ -16,11 +16,13 @@ from agentrl.types import DropReason, Outcome, Place, Purpose, Reward
 class MemoryGrading(MemoryRows):
     """Grade jobs, re-grades and imports."""
 
-    def claim_grades(self, run: int, *, worker: str, n: int, lease_s: float) -> Sequence[GradeJob]:
+    def claim_grades(self, run: int, *, worker: str, n: int, lease_s: float, held: Sequence[int] = ()) -> Sequence[GradeJob]:
         with self._lock:
             r = self._run(run)
             self._reap(r)
             waiting = r.at(Place.GRADE_JOB) + r.at(Place.GRADE_JOB, Purpose.EVAL)
+            for job in [e.job for e in waiting if e.job and e.job.worker == worker and e.job.fence not in held]:
+                job.worker, job.fence = None, None
             free = sorted((e.job.arrival, e.opened.trajectory) for e in waiting if e.job and e.job.fence is None)
             jobs = []
             for _, trajectory in free[:n]:

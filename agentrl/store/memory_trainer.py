@@ -105,10 +105,12 @@ class MemoryTrainer(MemoryWeights):
 
     def claim(
         self, run: int, fence: int, *, n_min: int, n_max: int, lease_s: float, environments: Sequence[str] | None = None,
-        held: int = 0,
+        held: Sequence[int] = (),
     ) -> Claim:  # fmt: skip
         with self._lock:
             r = self._trainer(run, fence)
+            for item in [i for i in r.leases.values() if not i.in_update and i.token not in held]:
+                self._return_lease(r, item, charge=False)
             self._reap(r)
             wanted = [i for i in r.ready.values() if environments is None or _environment(r, i) in environments]
             usable = sorted((i for i in wanted if r.in_range(i)), key=lambda i: (i.oldest_update, i.arrival))
@@ -118,7 +120,8 @@ class MemoryTrainer(MemoryWeights):
             waiting = None
             if len(taken) * r.spec.group_size < n_min:
                 other = examined - sum(len(i.episodes) for i in wanted)
-                more = len(taken) < min(len(usable), n_max) or self._more_can_arise(r, admissible, other + held)
+                other += sum(len(i.episodes) for i in r.leases.values() if i.token in held)
+                more = len(taken) < min(len(usable), n_max) or self._more_can_arise(r, admissible, other)
                 waiting = "rollouts" if more else "nothing"
                 taken = [] if waiting == "rollouts" else taken
             token = next(self._numbers)

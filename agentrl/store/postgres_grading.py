@@ -15,11 +15,11 @@ from agentrl.types import Place, Reward
 class PostgresGrading(PostgresReading):
     """The part of the store that reward workers and importers call."""
 
-    def claim_grades(self, run: int, *, worker: str, n: int, lease_s: float) -> Sequence[GradeJob]:
+    def claim_grades(self, run: int, *, worker: str, n: int, lease_s: float, held: Sequence[int] = ()) -> Sequence[GradeJob]:
         found = self.rows(
-            "select trajectory, fence, start_version, attempt from agentrl.claim_grades_v1(%s, %s, %s, %s) with ordinality"
-            " order by ordinality",
-            (run, worker, n, float(lease_s)),
+            "select trajectory, fence, start_version, attempt from agentrl.claim_grades_v1(%s, %s, %s, %s, %s::bigint[])"
+            " with ordinality order by ordinality",
+            (run, worker, n, float(lease_s), list(held)),
         )
         read = self.trajectories(run, [f[0] for f in found], [f[2] for f in found]) if found else {}
         return [GradeJob(read[trajectory], fence, attempt) for trajectory, fence, _, attempt in found]

@@ -46,12 +46,12 @@ class PostgresTrainer(PostgresRuns, PostgresReading):
 
     def claim(
         self, run: int, fence: int, *, n_min: int, n_max: int, lease_s: float, environments: Sequence[str] | None = None,
-        held: int = 0,
+        held: Sequence[int] = (),
     ) -> Claim:  # fmt: skip
         wanted = None if environments is None else list(environments)
         (found,) = self.row(
-            "select agentrl.claim_v3(%s, %s, %s, %s, %s, %s::text[], %s)",
-            (run, fence, n_min, n_max, float(lease_s), wanted, held),
+            "select agentrl.claim_v3(%s, %s, %s, %s, %s, %s::text[], %s::bigint[])",
+            (run, fence, n_min, n_max, float(lease_s), wanted, list(held)),
         )
         listed = found["items"]
         read: dict[UUID, StoredTrajectory] = {}

@@ -129,7 +129,8 @@ class TrainerLoop:
         while not self.stop.is_set():
             if self._saving is not None and self._saving[0].written:
                 self._commit_checkpoint()
-            claim = self.store.claim(self.run.id, self.start.fence, n_min=least, n_max=left, lease_s=lease_s, held=taken.size)
+            held = [token for _, token in taken.leases]
+            claim = self.store.claim(self.run.id, self.start.fence, n_min=least, n_max=left, lease_s=lease_s, held=held)
             if claim.items or (claim.waiting == "nothing" and taken.size):
                 self._examined, self._admissible = self._examined + claim.examined, self._admissible + claim.admissible
                 taken.waited += time.monotonic() - began

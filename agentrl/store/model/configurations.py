@@ -134,6 +134,7 @@ READINGS = (
         Invariant.DEAD_LOCK,
     ),
     Configuration("claim-unfenced", Rules(faults=2, slots=1, workers=1, claim_fenced=False), Invariant.FAIR_CHARGE),
+    Configuration("claim-forgotten", Rules(faults=1, slots=1, workers=1, forgotten="lapses"), Invariant.FAIR_CHARGE),
     Configuration("fence-unlocked", Rules(faults=1, workers=1, fence_lock=False), Invariant.CHECKPOINT_TRUTH),
     Configuration("version-unlocked", Rules(faults=1, workers=1, fence_lock=False), Invariant.VERSION_TRUTH),
     Configuration("ready-unlocked", Rules(faults=1, workers=1, ready_lock=False), Invariant.LAG),

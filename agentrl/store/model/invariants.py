@@ -14,7 +14,7 @@ class Invariant(StrEnum):
     ADMISSION = "more trajectories outstanding than the admission bound when something opened"
     ADMISSION_STATE = "more trajectories outstanding than the admission bound after a resume"
     NO_WASTE = "data dropped as stale although nothing failed"
-    FAIR_CHARGE = "an attempt charged to an item whose trainer was only fenced out"
+    FAIR_CHARGE = "an attempt charged to an item whose trainer was only fenced out, or never heard of its claim"
     OUTAGE = "an attempt charged although no process failed: the database was down"
     CONSERVATION = "the live ledger and the consumed rows differ, or an item is in no live place"
     WHOLE_GROUPS = "an incomplete group in ready or in a claim"

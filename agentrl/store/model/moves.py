@@ -153,6 +153,15 @@ def lapsed(state: State, owner: str) -> bool:
     return trainer.at == "off" or trainer.stalled
 
 
+def unheard(state: State, i: int) -> bool:
+    """Whether slot ``i`` was leased by a claim whose reply was lost: its trainer lives, and knows of nothing that it holds."""
+    slot = state.slots[i]
+    if slot.place != "lease" or slot.owner == NOBODY:
+        return False
+    trainer = state.trainers[int(slot.owner[1])]
+    return trainer.at == "idle" and not trainer.stalled
+
+
 def newest_version(state: State) -> Version:
     """The newest version that is not failed, staged ones included."""
     if state.staged and state.staged.name > state.published.name:

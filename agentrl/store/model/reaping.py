@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from agentrl.store.model.invariants import Invariant
-from agentrl.store.model.moves import Draft, Move, counted_from, drop, end_seat, in_range, lapsed, move, park
+from agentrl.store.model.moves import Draft, Move, counted_from, drop, end_seat, in_range, lapsed, move, park, unheard
 from agentrl.store.model.rules import Rules
 from agentrl.store.model.state import NOBODY, State, Weights
 
@@ -19,7 +19,8 @@ def reap_moves(state: State, rules: Rules, who: str) -> Iterator[Move]:
     draft, done = Draft(state), []
     for i in range(len(state.slots)):
         slot = draft.slots[i]
-        expired = slot.late or lapsed(state, slot.owner)
+        forgotten = rules.forgotten == "lapses" and unheard(state, i)
+        expired = slot.late or lapsed(state, slot.owner) or forgotten
         draft.breaks(Invariant.OUTAGE, slot.late)
         if slot.place == "live" and expired:
             if park(draft, rules, i, charge=True):
@@ -35,7 +36,7 @@ def reap_moves(state: State, rules: Rules, who: str) -> Iterator[Move]:
             draft.slot(i, owner="", late=False)
             done.append(f"the grade job of slot {i}")
         elif slot.place == "lease" and expired:
-            draft.breaks(Invariant.FAIR_CHARGE, slot.owner != NOBODY and state.holder != int(slot.owner[1]))
+            draft.breaks(Invariant.FAIR_CHARGE, forgotten or (slot.owner != NOBODY and state.holder != int(slot.owner[1])))
             return_lease(draft, rules, i, charge=True)
             done.append(f"the lease of slot {i}")
         elif slot.place == "ready" and not in_range(rules, state.ledger, slot.oldest):

@@ -85,6 +85,8 @@ class Rules:
     # fences, leases, locks --------------------------------------------------------------------------------------------
     claim_fenced: bool = True
     """A claim checks the trainer fence; False: only what writes the ledger, checkpoints and versions does."""
+    forgotten: Literal["returned", "lapses"] = "returned"
+    """What a claim leased whose reply was lost goes back with the next claim; ``lapses``: it is left to lapse."""
     fence_lock: bool = True
     """A fence check holds the run row until its commit; False: check and write are two steps."""
     ready_lock: bool = True

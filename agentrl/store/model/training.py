@@ -1,6 +1,6 @@
 """Moves of the trainers: claim, renew, update, commit, name and publish weights, checkpoint.
 
-SQL: `claim_v1`, `renew_leases_v1`, `commit_step_v1`, `stage_version_v1`, `settle_version_v2`, `add_checkpoint_v1`,
+SQL: `claim_v3`, `renew_leases_v1`, `commit_step_v1`, `stage_version_v1`, `settle_version_v2`, `add_checkpoint_v1`,
 `release_trainer_v1`; `renew_trainer_v1` (a stall is the lack of it). Each begins with `hold_trainer_v1`: the fence.
 """
 
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from agentrl.store.model.invariants import Invariant
-from agentrl.store.model.moves import Draft, Move, fresh_name, group_of, in_range, move
+from agentrl.store.model.moves import Draft, Move, fresh_name, group_of, in_range, move, unheard
 from agentrl.store.model.reaping import reap_moves, return_lease
 from agentrl.store.model.rules import Rules
 from agentrl.store.model.starting import start_moves
@@ -75,17 +75,28 @@ def _claims(state: State, rules: Rules, t: int) -> Iterator[Move]:
         yield _refused(state, rules, t, "claim")
         return
     yield from reap_moves(state, rules, f"T{t}")
-    ready = [(slot.oldest, i) for i, slot in enumerate(state.slots) if slot.place == "ready"]
+    back = [i for i in range(len(state.slots)) if rules.forgotten == "returned" and unheard(state, i)]
+    ready = [(slot.oldest, i) for i, slot in enumerate(state.slots) if slot.place == "ready" or i in back]
     usable = sorted((oldest, i) for oldest, i in ready if in_range(rules, state.ledger, oldest))
-    if len(usable) < rules.enough:
-        return
-    taken = tuple(sorted(i for _, i in usable[: rules.batch]))
+    enough = len(usable) >= rules.enough
+    taken = tuple(sorted(i for _, i in usable[: rules.batch])) if enough else ()
+    for lost in (False, True)[: enough + (enough and state.faults > 0)]:
+        draft = _with_back(state, rules, back)
+        for i in taken:
+            draft.slot(i, place="lease", owner=f"T{t}")
+            draft.breaks(Invariant.WHOLE_GROUPS, sum(j in taken for j in group_of(rules, i)) != rules.group)
+        if not lost:
+            draft.trainer(t, at="claimed", items=taken)
+        yield move(f"T{t} claims {_named(taken)}{', the reply is lost' if lost else ''}", draft, fault=lost)
+    if back and not enough:
+        yield move(f"T{t} claims nothing and puts {_named(tuple(back))} back", _with_back(state, rules, back))
+
+
+def _with_back(state: State, rules: Rules, back: list[int]) -> Draft:
     draft = Draft(state)
-    draft.trainer(t, at="claimed", items=taken)
-    for i in taken:
-        draft.slot(i, place="lease", owner=f"T{t}")
-        draft.breaks(Invariant.WHOLE_GROUPS, sum(j in taken for j in group_of(rules, i)) != rules.group)
-    yield move(f"T{t} claims {_named(taken)}", draft)
+    for i in back:
+        return_lease(draft, rules, i, charge=False)
+    return draft
 
 
 def _renews(state: State, rules: Rules, t: int) -> Iterator[Move]:

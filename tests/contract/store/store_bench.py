@@ -90,6 +90,8 @@ class Bench:
         self.fence = 0
         self.version = 0
         self.updates = 0
+        self.tokens: list[int] = []
+        """Of all claims."""
 
     def start(self, checkpoint: int | None = None, owner: str = "trainer", lease_s: float = 1000.0) -> TrainerStart:
         started: TrainerStart = self.store.start_trainer(self.run, owner=owner, lease_s=lease_s, checkpoint=checkpoint)
@@ -142,7 +144,9 @@ class Bench:
             n_min=self.spec.batch_min if n_min is None else n_min,
             n_max=self.spec.batch_max if n_max is None else n_max,
             lease_s=lease_s,
+            held=self.tokens,
         )
+        self.tokens += {i.token for i in claim.items}
         return claim
 
     def commit(

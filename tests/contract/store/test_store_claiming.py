@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
-from store_bench import FAILED, World, graded, keys, segment
+from store_bench import FAILED, PostgresWorld, World, graded, keys, segment
 
-from agentrl.errors import CommitRefused, Fenced
+from agentrl.errors import CommitRefused, Fenced, UnknownOutcome
+from agentrl.store.contract import Claim
+from agentrl.store.patience import outlasting
 from agentrl.types import Place
 
 
@@ -128,14 +132,76 @@ def test_claim_in_parts__what_is_held_is_not_waited_for(world: World) -> None:
     held = bench.claim(2, 4)
     assert (len(held.items), held.waiting) == (2, None)
     bench.store.set_run_status(bench.run, "interrupted")
-    ask = {"n_min": 2, "n_max": 2, "lease_s": 60.0}
-    assert bench.store.claim(bench.run, bench.fence, **ask, held=2).waiting == "rollouts"
+    assert bench.claim(2, 2).waiting == "rollouts"
     bench.finish(third)
     world.store.complete(lost, FAILED)
-    last = bench.store.claim(bench.run, bench.fence, **ask, held=2)
+    last = bench.claim(2, 2)
     assert (len(last.items), last.waiting) == (1, "nothing")
     bench.commit([*held.items, *last.items])
     bench.check()
+
+
+def test_claim_forgotten(world: World) -> None:
+    """The reply of a claim is lost: the same call again takes the same items, and no attempt of theirs is used up."""
+    bench = world.bench(lag_bound=0, max_lease_attempts=1)
+    for episode in bench.open():
+        bench.finish(episode)
+    ask = {"n_min": 2, "n_max": 2, "lease_s": 60.0}
+    first, second, third = (world.store.claim(bench.run, bench.fence, **ask) for _ in range(3))
+    assert [i.item for i in first.items] == [i.item for i in second.items] == [i.item for i in third.items]
+    assert (third.waiting, third.counts[Place.LEASE], third.counts[Place.READY]) == (None, 2, 0)
+    with pytest.raises(CommitRefused):
+        world.store.renew_leases(bench.run, bench.fence, keys(second.items), 60)
+    bench.commit(third.items)
+    bench.check()
+
+
+def test_claim_forgotten__what_the_step_holds_stays_its_own(world: World) -> None:
+    bench = world.bench(lag_bound=0, batch_min=4, batch_max=4, max_lease_attempts=1)
+    for episode in bench.open():
+        bench.finish(episode)
+    held = bench.claim(2, 2)
+    lost = bench.claim(2, 2)
+    bench.tokens.remove(lost.items[0].token)
+    again = bench.claim(2, 2)
+    assert [i.item for i in again.items] == [i.item for i in lost.items]
+    world.store.renew_leases(bench.run, bench.fence, keys(held.items), 60)
+    bench.tokens.clear()
+    assert [i.item for i in bench.claim(2, 2).items] == [i.item for i in again.items], "an update keeps what it has"
+    bench.check()
+
+
+def test_claim_forgotten__while_it_is_still_on_its_way(postgres: PostgresWorld) -> None:
+    bench = postgres.bench(lag_bound=0)
+    for episode in bench.open():
+        bench.finish(episode)
+    claim = "select agentrl.claim_v3(%s, %s, 2::bigint, 2::bigint, 60::float8, null::text[], '{}'::bigint[])"
+    again = postgres.overlap(claim, (bench.run, bench.fence), bench.claim)
+    assert len(again.items) == 2
+    bench.commit(again.items)
+    bench.check()
+
+
+def test_connection_that_breaks_while_a_claim_is_read__the_claim_is_repeated(world: World) -> None:
+    bench = world.bench(lag_bound=0)
+    for episode in bench.open():
+        bench.finish(episode)
+
+    class Breaking:
+        calls = 0
+
+        def claim(self, *arguments: Any, **named: Any) -> Claim:
+            found: Claim = world.store.claim(*arguments, **named)
+            self.calls += 1
+            if self.calls == 1:
+                raise UnknownOutcome("the connection broke while the trajectories were read")
+            return found
+
+    said: list[str] = []
+    patient: Any = outlasting(Breaking(), 30.0, lambda: False, said.append)  # type: ignore[arg-type]
+    found = patient.claim(bench.run, bench.fence, n_min=2, n_max=2, lease_s=60.0)
+    assert (len(found.items), len(said)) == (2, 1)
+    bench.commit(found.items)
 
 
 def test_liveness(world: World) -> None:

@@ -75,14 +75,15 @@ def test_many_writers__each_gets_its_own_answer(world: World) -> None:
     bench.check()
 
 
-def test_concurrent_claims__no_item_twice(world: World) -> None:
+def test_same_claim_at_the_same_time__one_of_them_holds_the_items(world: World) -> None:
     bench = world.bench(lag_bound=None, batch_min=1, batch_max=3, max_running=30, n_tasks=30)
     for episode in bench.open(30):
         bench.finish(episode)
-    claims = together([bench.claim] * 12)
-    items = [key for claim in claims for key in keys(claim.items)]
-    assert len({i for i, _ in items}) == len(items) == 30
-    assert (bench.place(Place.LEASE), bench.place(Place.READY)) == (30, 0)
+    claims = together([lambda: world.store.claim(bench.run, bench.fence, n_min=1, n_max=3, lease_s=60)] * 12)
+    assert len({tuple(i.item for i in claim.items) for claim in claims}) == 1
+    renewed = together([lambda c=c: world.store.renew_leases(bench.run, bench.fence, keys(c.items), 60) for c in claims])
+    assert sorted(type(r).__name__ for r in renewed) == ["CommitRefused"] * 11 + ["NoneType"]
+    assert (bench.place(Place.LEASE), bench.place(Place.READY)) == (3, 27)
 
 
 def test_same_commit_at_the_same_time__one_step(world: World) -> None:

@@ -44,6 +44,21 @@ def test_held_job__is_given_to_nobody_else(world: World) -> None:
     assert world.store.claim_grades(bench.run, worker="c", n=5, lease_s=60) == []
 
 
+def test_lost_reply__gives_the_same_jobs_again_at_no_charge(world: World) -> None:
+    bench = world.bench(max_attempts=1)
+    first, second = waiting(bench, 2)
+    ask = {"worker": "a", "n": 1, "lease_s": 60}
+    (lost,) = world.store.claim_grades(bench.run, **ask)
+    (job,) = world.store.claim_grades(bench.run, **ask)
+    assert (job.trajectory.id, job.attempt) == (first.trajectory, 1)
+    assert world.store.renew_grades({first.trajectory: lost.fence}) == {first.trajectory}
+    (other,) = world.store.claim_grades(bench.run, **ask, held=[job.fence])
+    assert other.trajectory.id == second.trajectory, "what the worker names stays its own"
+    for held in (job, other):
+        assert world.store.grade(held.trajectory.id, held.fence, Reward(1.0)) is Place.READY
+    bench.check()
+
+
 def test_repeated_verdict__has_its_effect_once(world: World) -> None:
     bench = world.bench()
     (episode,) = waiting(bench)

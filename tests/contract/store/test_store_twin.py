@@ -169,13 +169,17 @@ class Pair(RuleBasedStateMachine):
     def wait(self, seconds: float) -> None:
         self.tick(seconds)
 
-    @rule(n_min=st.integers(1, 2))
-    def claim(self, n_min: int) -> None:
+    @rule(n_min=st.integers(1, 2), lost=st.sampled_from([False, False, True]))
+    def claim(self, n_min: int, lost: bool = False) -> None:
         self.tick()
 
         def call(side: int, bench: Bench) -> Any:
+            heard = list(bench.tokens)
             claim = bench.claim(n_min=n_min * bench.spec.group_size)
-            self.claims[side] = claim
+            if lost:
+                bench.tokens = heard
+            else:
+                self.claims[side] = claim
             found = [(i.lag, i.oldest_update, [(t.id, t.attempt) for t in i.trajectories]) for i in claim.items]
             return found, claim.waiting, claim.examined, claim.admissible, sorted(claim.counts.items())
 
@@ -204,13 +208,14 @@ class Pair(RuleBasedStateMachine):
 
         self.both(call)
 
-    @rule(n=st.integers(1, 4), wait=st.sampled_from([2.0, 2.0, 70.0]))
-    def claim_grades(self, n: int, wait: float) -> None:
+    @rule(n=st.integers(1, 4), wait=st.sampled_from([2.0, 2.0, 70.0]), lost=st.sampled_from([False, False, True]))
+    def claim_grades(self, n: int, wait: float, lost: bool) -> None:
         self.tick(wait)
 
         def call(side: int, bench: Bench) -> Any:
-            found = bench.store.claim_grades(bench.run, worker="judge", n=n, lease_s=61.0)
-            self.jobs[side] += found
+            held = [job.fence for job in self.jobs[side]]
+            found = bench.store.claim_grades(bench.run, worker="judge", n=n, lease_s=61.0, held=held)
+            self.jobs[side] += [] if lost else found
             return [(j.trajectory.id, j.attempt) for j in found]
 
         self.both(call)

@@ -64,15 +64,30 @@ begin
   return items;
 end $$;
 
+-- Puts back what a claim leased whose reply was lost: all that this fence leased under a token that the trainer doesn't name, and
+-- that no update has. Nobody failed, so nothing is charged.
+create or replace function agentrl.return_unheard_v1(r agentrl.run, fence_ bigint, tokens_ bigint[]) returns void
+language plpgsql as $$
+declare
+  l agentrl.lease;
+begin
+  for l in
+    delete from agentrl.lease where run = r.id and fence = fence_ and not in_update and token <> all (tokens_) returning *
+  loop
+    perform agentrl.return_lease_v1(r, l, false, r.trainer_owner, format('the reply of claim %s was lost', l.token));
+  end loop;
+end $$;
+
 -- Leases whole items of the given environments (NULL: of all): at least n_min trajectories, or what is left when no more can
--- arise, or none. held_: trajectories that the same step leased before. The queue is read once, for the counts.
+-- arise, or none. tokens_: of what the same step leased before. The queue is read once, for the counts.
 create or replace function agentrl.claim_v3(
-  run_ bigint, fence_ bigint, n_min bigint, n_max bigint, lease_s double precision, environments_ text[], held_ bigint)
+  run_ bigint, fence_ bigint, n_min bigint, n_max bigint, lease_s double precision, environments_ text[], tokens_ bigint[])
 returns jsonb language plpgsql as $$
 declare
   r agentrl.run := agentrl.hold_trainer_v1(run_, fence_);
   h record;
   token_ bigint;
+  held bigint;
   enough bigint;
   other bigint := 0;
   items uuid[] := '{}';
@@ -82,8 +97,12 @@ declare
   waiting text;
   doc jsonb := '[]';
 begin
+  -- The same claim may still be on its way when it is made again: the second one waits for the first and puts its items back.
+  perform pg_advisory_xact_lock(hashtext('agentrl.claim'), run_::int);
+  perform agentrl.return_unheard_v1(r, fence_, tokens_);
   perform agentrl.reap_v1(r);
   select * into h from agentrl.head_v1(run_);
+  select coalesce(sum(n_traj), 0) into held from agentrl.lease where run = run_ and fence = fence_ and token = any (tokens_);
   select coalesce(sum(c.n_traj), 0) into enough from (
     select n_traj from agentrl.candidates_v1(r, h.updates, environments_) where in_range and wanted limit n_min) c;
   -- Each statement sees what was committed before it. So whether this is all there will be is asked before the items are picked:
@@ -92,7 +111,7 @@ begin
     if environments_ is not null then
       select coalesce(sum(n_traj), 0) into other from agentrl.candidates_v1(r, h.updates, environments_) where not wanted;
     end if;
-    waiting := case when agentrl.more_can_arise_v2(r, enough, other + held_, h.step) then 'rollouts' else 'nothing' end;
+    waiting := case when agentrl.more_can_arise_v2(r, enough, other + held, h.step) then 'rollouts' else 'nothing' end;
   end if;
   if waiting is distinct from 'rollouts' then
     items := agentrl.pick_v1(r, h.updates, n_max / r.group_size, environments_);

@@ -1,12 +1,18 @@
 -- Grading by reward workers: jobs under a lease, verdicts, re-grades.
 
--- Gives up to n grade jobs to a reward worker, oldest first; also reaps.
-create or replace function agentrl.claim_grades_v1(run_ bigint, worker_ text, n_ bigint, lease_s double precision)
+-- Gives up to n grade jobs to a reward worker, oldest first; also reaps. What it holds under another fence than those that it names
+-- comes from a lost reply, and is free again at no cost of an attempt.
+create or replace function agentrl.claim_grades_v1(
+  run_ bigint, worker_ text, n_ bigint, lease_s double precision, fences_ bigint[])
 returns table (trajectory uuid, fence bigint, start_version bigint, attempt bigint) language plpgsql as $$
 declare
   r agentrl.run := agentrl.hold_run_v1(run_);
 begin
+  -- The same call may still be on its way when it is made again: the second one waits for the first and frees its jobs.
+  perform pg_advisory_xact_lock(hashtext('agentrl.claim_grades'), hashtext(format('%s %s', run_, worker_)));
   perform agentrl.reap_v1(r);
+  update agentrl.grade_job j set worker = null, fence = null, lease = null, lease_until = null
+  where j.run = run_ and j.worker = worker_ and j.fence <> all (fences_);
   return query
     with free as (
       select j.trajectory from agentrl.grade_job j where j.run = run_ and j.worker is null
