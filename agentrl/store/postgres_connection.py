@@ -170,7 +170,9 @@ class PostgresConnection:
             return UsageError(no_permission(self.masked_url, self._url, first_line(error)))
         if isinstance(error, _LACKING):
             return NotReadyError(incomplete_schema(self.masked_url, first_line(error)))
-        if isinstance(error, psycopg.OperationalError) and (error.sqlstate is None or error.sqlstate[:2] in ("08", "57")):
+        # A failed write to a connection whose end is not read yet has no code and comes as the base class.
+        broken = isinstance(error, psycopg.OperationalError) or type(error) is psycopg.DatabaseError
+        if broken and (error.sqlstate is None or error.sqlstate[:2] in ("08", "57")):
             return UnknownOutcome(
                 f"the connection to {self.masked_url} broke before the answer ({first_line(error)}): make the same call again"
             )

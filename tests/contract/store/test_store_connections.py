@@ -8,6 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import psycopg
 import pytest
+from psycopg.errors import error_from_result
+from psycopg.pq import ExecStatus
 from store_bench import PostgresWorld
 
 from agentrl.errors import NotReadyError, StoreError, UnknownOutcome
@@ -70,6 +72,14 @@ def test_broken_together__idle_ones_go_with_the_one_that_broke(store: PostgresSt
     with pytest.raises(UnknownOutcome, match="make the same call again"):
         store.result(ECHO, ECHO.encoded(("a", 1, None)))
     assert store.decoded(ECHO, ECHO.encoded(("a", 1, None))) == [("a", 1, None)]
+
+
+def test_error_of_the_client_library_itself__unknown_outcome(store: PostgresStore) -> None:
+    def broken(connection: psycopg.Connection) -> None:
+        raise error_from_result(connection.pgconn.make_empty_result(ExecStatus.FATAL_ERROR))
+
+    with pytest.raises(UnknownOutcome, match="make the same call again"):
+        store._attempts(broken)
 
 
 def test_prepared_statement__is_prepared_again_when_the_driver_forgot_all(store: PostgresStore) -> None:

@@ -75,7 +75,6 @@ class Clients:
         step = 0
         while not self.stop.is_set() or held:
             if not held:
-                # A claim whose answer was lost stays leased; like a trainer that starts again, this one takes the next.
                 held = list(self.surely(lambda: self.bench.claim(2, 2, lease_s=1000.0)).items)
                 continue
             step += 1
