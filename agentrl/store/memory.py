@@ -131,15 +131,14 @@ class MemoryStore(MemoryTrainer, MemoryGrading):
             if parked := self._serve_parked(r, n, worker):
                 self._requests[request] = (run, worker, [(e, e.opened.fence) for e in parked])
                 return OpenResult([e.opened for e in parked])
-            by_lag, by_target = self._room(r, engine_version)
-            left = min(n, by_lag, by_target)
             start = _Starter(self, r, worker, lineage, published[-1])
-            opened = self._serve_retries(r, start, None, left)
-            charged = len(opened)
+            opened = self._serve_retries(r, start, None, min(n, *self._room(r, engine_version)))
+            by_lag, by_target, by_running = self._room(r, engine_version)
+            charged = 0
             while len(opened) < n:
                 if r.spec.group_size > 1:
-                    used = self._serve_seat(r, start, opened, min(by_lag, by_target) - charged)
-                elif charged < left and r.tasks.get("train"):
+                    used = self._serve_seat(r, start, opened, min(by_lag, by_target) - charged, by_running - charged)
+                elif charged < min(by_lag, by_target, by_running) and r.tasks.get("train"):
                     opened.append(start.training(r.cursor, None, 0, 1, 0))
                     r.cursor, used = r.cursor + 1, 1
                 else:
@@ -180,22 +179,24 @@ class MemoryStore(MemoryTrainer, MemoryGrading):
         episodes = [e.opened for e, fence in given if e.opened.fence == fence]
         return OpenResult(episodes, None if episodes else "taken_over")
 
-    def _room(self, r: Run, engine_version: int) -> tuple[int, int]:
+    def _room(self, r: Run, engine_version: int) -> tuple[int, int, int]:
+        """By lag, by target, and by what may run."""
         if not 0 <= engine_version < len(r.versions):
             raise UnknownVersion(f"the engine reports version {engine_version}, which run {r.spec.name!r} does not know")
         spec, outstanding = r.spec, r.outstanding()
         ahead = spec.lag_bound if spec.ahead is None else spec.ahead
+        by_lag, by_target, by_running = _NO_END, _NO_END, _NO_END
         if ahead is None:
-            by_lag = spec.max_running - len(r.at(Place.LIVE))
+            by_running = spec.max_running - len(r.at(Place.LIVE))
         else:
             batch = spec.batch_min if spec.ahead is None else spec.batch_max
             by_lag = (ahead + 1) * batch - outstanding - batch * r.lag_of(engine_version)
         if spec.oversample is not None:
             admitted = spec.batch_max + spec.oversample
             by_lag = min(by_lag, admitted - outstanding - spec.batch_max * r.lag_of(engine_version))
-        if spec.target_steps is None:
-            return by_lag, _NO_END
-        return by_lag, (spec.target_steps - r.head.step) * spec.batch_max - outstanding
+        if spec.target_steps is not None:
+            by_target = (spec.target_steps - r.head.step) * spec.batch_max - outstanding
+        return by_lag, by_target, by_running
 
     def _serve_retries(self, r: Run, start: _Starter, evaluation: int | None, n: int) -> list[Episode]:
         opened: list[Episode] = []
@@ -212,17 +213,17 @@ class MemoryStore(MemoryTrainer, MemoryGrading):
                 opened.append(start.evaluation(r.evaluations[evaluation], o.seat, o.attempt + 1, failures))
         return opened
 
-    def _serve_seat(self, r: Run, start: _Starter, opened: list[Episode], room: int) -> int | None:
+    def _serve_seat(self, r: Run, start: _Starter, opened: list[Episode], room: int, running: int) -> int | None:
         """Open the next seat of an open group, else of a new one when all its seats fit; the capacity that it uses, None: none.
 
-        Redundant seats use none: of each group only as many members as it needs are ever trained.
+        Its seats needn't run at once. Redundant ones use none: of each group only as many as it needs are ever trained.
         """
         size, seats = r.spec.group_size, r.spec.group_size + r.spec.group_extra
         groups = [g for g in r.groups.values() if g.open]
-        g = next((g for g in groups if g.next_seat < size), None) if room > 0 else None
+        g = next((g for g in groups if g.next_seat < size), None) if min(room, running) > 0 else None
         g = g or next((g for g in groups if size <= g.next_seat < seats), None)
         if g is None:
-            if not r.tasks.get("train") or room < size:
+            if not r.tasks.get("train") or room < size or running <= 0:
                 return None
             g = Group(uuid4(), r.cursor % len(r.tasks["train"]), r.cursor, self._clock())
             r.cursor += 1

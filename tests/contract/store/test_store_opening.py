@@ -161,6 +161,20 @@ def test_open_group_without_room_for_all_seats__stays_closed(world: World) -> No
     assert bench.ask(1).refusal == "no_capacity"
 
 
+def test_open_unbounded__group_larger_than_what_may_run_opens_seat_by_seat(world: World) -> None:
+    bench = world.bench(lag_bound=None, group_size=4, batch_min=4, batch_max=4, max_running=3)
+    taken = 0
+    for seats in ([0, 1, 2], [3, 0, 1], [2, 3, 0]):
+        opened = bench.open(8)
+        assert [e.seat for e in opened] == seats
+        assert bench.ask(8).refusal == "no_capacity"
+        for episode in opened:
+            bench.finish(episode)
+        taken += len(bench.claim().items)
+    assert taken == 2
+    bench.check()
+
+
 def test_open_run_not_running__refused(world: World) -> None:
     bench = world.bench()
     world.store.set_run_status(bench.run, "interrupted")

@@ -87,6 +87,17 @@ def test_as_many_seats_may_be_lost__as_are_redundant(world: World) -> None:
     bench.check()
 
 
+def test_retry_in_a_group_that_has_enough_members__uses_no_capacity(world: World) -> None:
+    bench = redundant(world, lag_bound=1)
+    first, *_ = bench.open(3)
+    bench.store.complete(first, FAILED)
+    again, *others = bench.open(9)
+    assert (again.group, again.seat, again.attempt) == (first.group, 0, 2)
+    assert [e.seat for e in others] == [0, 1, 2], "the other group did not wait for the next call"
+    assert bench.ask(9).refusal == "no_capacity"
+    bench.check()
+
+
 def test_pending_retry_of_a_closed_group__is_not_served(world: World) -> None:
     bench = redundant(world)
     first, second, third = bench.open(3)

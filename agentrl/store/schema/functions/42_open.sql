@@ -96,10 +96,10 @@ begin
   return agentrl.serve_seats_v1(r, grp_, n_, r.group_size + r.group_extra, start_version_, worker_, lineage);
 end $$;
 
--- How many more training episodes may open: by lag, or by the batches that may be under way, and by the target. Counts what the
--- asking engine's weights are behind, and by lag in smallest batches: no update takes fewer.
-create or replace function agentrl.room_v1(r agentrl.run, engine_version_ bigint, out by_lag bigint, out by_target bigint)
-language plpgsql as $$
+-- How many more training episodes may open: by lag or batches under way, less what the asking engine is behind (by lag in smallest
+-- batches: no update takes fewer), by the target, and without a bound as many as may run. NULL: no limit.
+create or replace function agentrl.room_v1(
+  r agentrl.run, engine_version_ bigint, out by_lag bigint, out by_target bigint, out by_running bigint) language plpgsql as $$
 declare
   h record;
   engine_update bigint;
@@ -113,7 +113,7 @@ begin
     perform agentrl.fail_v1('AR005', format('the engine reports version %s, which run "%s" does not know', engine_version_, r.name));
   end if;
   if ahead_ is null then
-    by_lag := r.max_running - (select count(*) from agentrl.live where run = r.id and purpose = 'train');
+    by_running := r.max_running - (select count(*) from agentrl.live where run = r.id and purpose = 'train');
   else
     by_lag := (ahead_ + 1) * batch - outstanding - batch * (h.updates - engine_update);
   end if;
@@ -174,7 +174,7 @@ declare
   earlier agentrl.open_request;
   room record;
   left_ bigint;
-  charged bigint;
+  charged bigint := 0;
   g uuid;
   parked record;
   served uuid[];
@@ -210,13 +210,19 @@ begin
     return;
   end if;
   select * into room from agentrl.room_v1(r, engine_version_);
-  left_ := least(n_, room.by_lag, room.by_target);
+  left_ := least(n_, room.by_lag, room.by_target, room.by_running);
   opened := agentrl.serve_retries_v1(r, null, greatest(left_, 0), start_version, worker_, lineage);
+  if opened <> '{}' then
+    -- A retry used no capacity where its group has enough members without it.
+    select * into room from agentrl.room_v1(r, engine_version_);
+    left_ := least(n_ - cardinality(opened), room.by_lag, room.by_target, room.by_running);
+  end if;
   for g in select id from agentrl.grp where run = run_ and state = 'open' and next_seat < size order by created_at, id loop
-    exit when cardinality(opened) >= left_;
-    opened := opened || agentrl.serve_seats_v1(r, g, left_ - cardinality(opened), r.group_size, start_version, worker_, lineage);
+    exit when charged >= left_;
+    served := agentrl.serve_seats_v1(r, g, left_ - charged, r.group_size, start_version, worker_, lineage);
+    opened := opened || served;
+    charged := charged + cardinality(served);
   end loop;
-  charged := cardinality(opened);
   -- Redundant seats use no capacity: of each group only `size` members are ever trained.
   for g in select id from agentrl.grp where run = run_ and state = 'open' and next_seat >= size and next_seat < size + extra
            order by created_at, id loop
@@ -224,9 +230,12 @@ begin
     opened := opened || agentrl.serve_seats_v1(r, g, n_ - cardinality(opened), r.group_size + r.group_extra, start_version, worker_, lineage);
   end loop;
   if exists (select 1 from agentrl.task_cursor where run = run_ and split = 'train' and n > 0) then
+    -- What runs gives its place up by itself, so of a new group not all members have to run at once.
     while cardinality(opened) < n_ and charged < left_
-      and (r.group_size = 1 or least(room.by_lag, room.by_target) - charged >= r.group_size) loop
-      served := agentrl.serve_task_v1(r, n_ - cardinality(opened), start_version, worker_, lineage);
+      and (r.group_size = 1 or coalesce(least(room.by_lag, room.by_target) - charged >= r.group_size, true)) loop
+      served := agentrl.serve_task_v1(
+        r, case when room.by_running - charged < r.group_size then least(n_ - cardinality(opened), room.by_running - charged)
+           else n_ - cardinality(opened) end, start_version, worker_, lineage);
       opened := opened || served;
       charged := charged + least(cardinality(served), r.group_size);
     end loop;
