@@ -6,6 +6,7 @@ connection and parameters travel in binary; Python ints are always int8, so that
 - Errors raised by our SQL functions (SQLSTATE class AR) become the exceptions of `agentrl.errors`.
 - A connection that fails before the store was ever reached is `NotReadyError`; one that breaks later is `UnknownOutcome`.
 - The password of the URL is in no message.
+- A server that vanishes without closing its connections is noticed within half a minute, unless the URL says otherwise.
 - With ``pgbouncer=true`` in the URL nothing outlives a transaction: no statement is prepared by name, and nobody listens.
 """
 
@@ -62,6 +63,14 @@ _REPEATABLE = (psycopg.errors.DeadlockDetected, psycopg.errors.SerializationFail
 _ATTEMPTS = 5
 _T = TypeVar("_T")
 CONNECT_TIMEOUT_S = 10
+_NOTICED_IN_30_S = {
+    "keepalives": "1",
+    "keepalives_idle": "15",
+    "keepalives_interval": "5",
+    "keepalives_count": "3",
+    "tcp_user_timeout": "30000",
+}
+"""How soon a server counts as gone that vanished without a word; the defaults of the system wait for minutes to hours."""
 
 
 class PostgresConnection:
@@ -100,8 +109,8 @@ class PostgresConnection:
 
     @property
     def _conninfo(self) -> str:
-        """For connections outside of the pool; holds the password."""
-        return self._url.set(drivername="postgresql").render_as_string(hide_password=False)
+        """For all connections, also outside of the pool; holds the password."""
+        return with_timeouts(self._url).set(drivername="postgresql").render_as_string(hide_password=False)
 
     def subscribe(self, run: int, callback: Callable[[Change], None]) -> Subscribed:
         return Unheard() if self.pooled else Subscription(self._conninfo, run, callback)
@@ -197,6 +206,11 @@ def parse_url(text: str) -> tuple[URL, bool]:
     except psycopg.ProgrammingError as e:
         raise UsageError(f"The database URL can't be used: {first_line(e)}") from e
     return url, pooled == "true"
+
+
+def with_timeouts(url: URL) -> URL:
+    """``url`` with limits after which a silent server counts as gone, where it names none of its own."""
+    return url.update_query_dict({name: value for name, value in _NOTICED_IN_30_S.items() if name not in url.query})
 
 
 def _load_json(text: str | bytes) -> Any:

