@@ -7,7 +7,8 @@ Invariants
 - after_commit: word is left only when the change is committed.
 - debounced: at most one message per run and kind in `DEBOUNCE_S`, on a connection of its own that waits for no flush.
 - best_effort: a message may be lost or come for nothing; whoever waits asks again after ``poll_seconds``.
-- heals: after an outage both sides connect again by themselves, and every listener is woken once for what it may have missed.
+- heals: after an outage both sides connect again by themselves; word that could not be sent is sent then, and every listener is
+  woken once for what it may have missed.
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ class Notifier:
         self._lock = threading.Lock()
         self._due, self._closed = threading.Event(), threading.Event()
         self._thread: threading.Thread | None = None
+        self._wait = RECONNECT_S[0]
 
     def leave(self, run: int, change: Change) -> None:
         """Never blocks on the database and never raises."""
@@ -62,13 +64,11 @@ class Notifier:
             self._thread.join(timeout=LISTEN_S)
 
     def _tell(self) -> None:
-        wait = RECONNECT_S[0]
         while not self._closed.is_set():
             with suppress(psycopg.Error), psycopg.connect(self._url, autocommit=True, connect_timeout=5) as connection:
-                wait = RECONNECT_S[0]
                 self._tell_on(connection)
-            self._closed.wait(wait)
-            wait = min(2 * wait, RECONNECT_S[1])
+            self._closed.wait(self._wait)
+            self._wait = min(2 * self._wait, RECONNECT_S[1])
 
     def _tell_on(self, connection: psycopg.Connection) -> None:
         while True:
@@ -78,8 +78,15 @@ class Notifier:
             self._due.clear()
             with self._lock:
                 words, self._pending = self._pending, set()
-            for run, change in words:
-                connection.execute(_NOTIFY, (channel(run), change))
+            try:
+                for run, change in words:
+                    connection.execute(_NOTIFY, (channel(run), change))
+            except psycopg.Error:
+                with self._lock:
+                    self._pending |= words
+                self._due.set()  # they are said on the next connection
+                raise
+            self._wait = RECONNECT_S[0]
             if self._closed.is_set():
                 return
 

@@ -13,6 +13,7 @@ from store_bench import Bench, PostgresWorld, Server, World, segment
 from agentrl.errors import NotReadyError, UnknownOutcome
 from agentrl.store.embedded import start_embedded
 from agentrl.store.postgres import PostgresStore
+from agentrl.store.wakeup import Notifier
 from agentrl.types import EpisodeEnd, Outcome, Reward, Termination
 
 SOON_S = 20.0
@@ -120,6 +121,43 @@ def test_killed_notifier__tells_again_by_itself(postgres: PostgresWorld) -> None
         bench.publish()
         time.sleep(0.2)
     ear.subscription.close()
+
+
+class Fake:
+    """A connection that breaks with the first word, and those after it, which send."""
+
+    def __init__(self) -> None:
+        self.connects = 0
+        self.sent: list[tuple[str, str]] = []
+        self.arrived = threading.Condition()
+
+    def connect(self, *arguments: object, **named: object) -> Fake:
+        self.connects += 1
+        return self
+
+    def __enter__(self) -> Fake:
+        return self
+
+    def __exit__(self, *error: object) -> None: ...
+
+    def execute(self, statement: str, word: tuple[str, str]) -> None:
+        if self.connects == 1:
+            raise psycopg.OperationalError("server closed the connection")
+        with self.arrived:
+            self.sent.append(word)
+            self.arrived.notify_all()
+
+
+def test_connection_that_breaks_with_a_word__says_it_on_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = Fake()
+    monkeypatch.setattr("agentrl.store.wakeup.psycopg.connect", fake.connect)
+    notifier = Notifier("postgresql://nowhere")
+    notifier.leave(1, "items")
+    with fake.arrived:
+        assert fake.arrived.wait_for(lambda: fake.sent, SOON_S)
+    notifier.leave(1, "policy")
+    notifier.close()
+    assert (fake.sent, fake.connects) == ([("agentrl_run_1", "items"), ("agentrl_run_1", "policy")], 2)
 
 
 @pytest.fixture
