@@ -348,8 +348,9 @@ class TrajectoryStore(Protocol):
         """Open up to ``n`` training episodes: retries, missing and redundant seats of open groups, new tasks, within capacity.
 
         Episodes that another worker left come first, alone and without a test of capacity: ``n_segments`` says how much of them
-        is stored. Also reaps what has expired. The same ``request`` gives the same episodes again, but those that went to
-        another one since. `UsageError` for an origin that the run does not take.
+        is stored. Whose ``lineage.sandbox`` is `agentrl.types.OUTSIDE` can't continue them and is given none. Also reaps what
+        has expired. The same ``request`` gives the same episodes again, but those that went to another one since. `UsageError`
+        for an origin that the run does not take.
         """
         ...
 
@@ -379,7 +380,8 @@ class TrajectoryStore(Protocol):
     def park(self, episode: Opened) -> bool:
         """Leave an episode to another worker, at no cost of an attempt; its stored turns stay.
 
-        False, and nothing happened: the run doesn't continue episodes, no turn is stored, or it is no longer the caller's.
+        False, and nothing happened: the run doesn't continue episodes, no turn is stored, it is one of an agent outside of the
+        library, or it is no longer the caller's.
         """
         ...
 

@@ -36,6 +36,7 @@ from agentrl.store.memory_trainer import MemoryTrainer
 from agentrl.store.saved_queries import saved_query
 from agentrl.store.sub_agents import body
 from agentrl.types import (
+    OUTSIDE,
     DropReason,
     EpisodeEnd,
     Lineage,
@@ -128,7 +129,8 @@ class MemoryStore(MemoryTrainer, MemoryGrading):
                 return OpenResult([], "no_version")
             if lineage.origin not in r.spec.origins:
                 raise UsageError(f"run {r.spec.name!r} takes no {lineage.origin} trajectories: trainer.origins names them")
-            if parked := self._serve_parked(r, n, worker):
+            outside = lineage.sandbox == OUTSIDE
+            if parked := [] if outside else self._serve_parked(r, n, worker):
                 self._requests[request] = (run, worker, [(e, e.opened.fence) for e in parked])
                 return OpenResult([e.opened for e in parked])
             start = _Starter(self, r, worker, lineage, published[-1])

@@ -21,6 +21,7 @@ from agentrl.store.contract import Change, Checkpoint, Evaluation, Masked, RunSp
 from agentrl.store.loads import EngineLoad
 from agentrl.store.sub_agents import adopt
 from agentrl.types import (
+    OUTSIDE,
     DropReason,
     EpisodeEnd,
     Lineage,
@@ -432,7 +433,8 @@ class MemoryRows:
         return gone
 
     def _is_resumable(self, r: Run, e: Episode) -> bool:
-        return r.spec.resume_partial and e.opened.purpose is Purpose.TRAIN and bool(e.segments)
+        inside = e.lineage.sandbox != OUTSIDE
+        return r.spec.resume_partial and e.opened.purpose is Purpose.TRAIN and bool(e.segments) and inside
 
     def _set_aside(self, e: Episode) -> None:
         e.parked = next(self._numbers)

@@ -118,14 +118,17 @@ class Bench:
         self.version = staged.version
         return self.version
 
-    def ask(self, n: int = 64, worker: str = "w", request: uuid.UUID | None = None, engine: int | None = None) -> OpenResult:
+    def ask(
+        self, n: int = 64, worker: str = "w", request: uuid.UUID | None = None, engine: int | None = None,
+        lineage: Lineage = LINEAGE,
+    ) -> OpenResult:  # fmt: skip
         result: OpenResult = self.store.open_episodes(
             self.run,
             worker=worker,
             request=request or uuid.uuid4(),
             n=n,
             engine_version=self.version if engine is None else engine,
-            lineage=LINEAGE,
+            lineage=lineage,
         )
         return result
 

@@ -10,7 +10,9 @@ from store_bench import LINEAGE, Bench, World, graded, segment
 
 from agentrl.errors import Fenced, UsageError
 from agentrl.store.contract import ImportFilter
-from agentrl.types import Opened, Origin, Place
+from agentrl.types import OUTSIDE, Opened, Origin, Place
+
+OUTSIDER = dataclasses.replace(LINEAGE, sandbox=OUTSIDE, origin=Origin.RECORDED)
 
 
 def begun(bench: Bench, turns: int = 1) -> Opened:
@@ -82,6 +84,28 @@ def test_lapsed_before_its_first_turn__starts_again(world: World) -> None:
     (again,) = bench.open(1)
     assert again.trajectory != episode.trajectory
     assert again.attempt == 2
+
+
+def test_parked__is_not_given_to_an_agent_outside(world: World) -> None:
+    bench = world.bench(resume_partial=True)
+    episode = begun(bench)
+    bench.store.park(episode)
+    (fresh,) = bench.open(1, worker="gateway", lineage=OUTSIDER)
+    assert (fresh.trajectory != episode.trajectory, fresh.n_segments) == (True, 0)
+    assert [e.trajectory for e in bench.open(5)] == [episode.trajectory]
+    bench.check()
+
+
+def test_episode_of_an_agent_outside__is_left_to_nobody_and_starts_again(world: World) -> None:
+    bench = world.bench(resume_partial=True, lease_s=60)
+    (episode,) = bench.open(1, worker="gateway", lineage=OUTSIDER)
+    bench.store.write_segment(episode, segment(0, bench.version))
+    assert bench.store.park(episode) is False
+    world.advance(bench, 61)
+    (again,) = bench.open(1)
+    assert (again.seat, again.attempt, again.n_segments) == (episode.seat, 2, 0)
+    assert world.drop_reasons(bench) == {"infrastructure": 1}
+    bench.check()
 
 
 def test_parked_for_too_long__is_too_old(world: World) -> None:

@@ -9,7 +9,8 @@ begin
   perform agentrl.note_v1(l.run, l.trajectory, 'live', 'live', l.fence, actor_, why_);
 end $$;
 
--- Episodes whose lease lapsed or that are too old lose their seat, or are parked where the run continues them.
+-- Episodes whose lease lapsed or that are too old lose their seat, or are parked where the run continues them; never those of an
+-- agent outside, which nobody else can continue.
 create or replace function agentrl.reap_episodes_v1(r agentrl.run) returns void language plpgsql as $$
 declare
   c record;
@@ -18,7 +19,8 @@ begin
   for c in
     select l as row, l.trajectory, l.start_version, l.grp, l.worker, l.fence,
            l.parked_at is null and agentrl.lapsed_v1(l.lease_until, l.lease) as lapsed,
-           r.resume_partial and l.purpose = 'train' and l.next_seg > 0 and t.failures + 1 < r.max_attempts as resumable,
+           r.resume_partial and l.purpose = 'train' and l.next_seg > 0 and t.failures + 1 < r.max_attempts
+             and t.sandbox is distinct from 'outside' as resumable,
            l.purpose = 'train' and coalesce(t.started_at + r.max_age < now(), false) as old
     from agentrl.live l
     join agentrl.trajectory t on t.run = l.run and t.start_version = l.start_version and t.id = l.trajectory

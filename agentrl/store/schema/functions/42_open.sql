@@ -163,8 +163,8 @@ begin
   end loop;
 end $$;
 
--- Opens up to n training episodes, or says why none: parked ones, then within capacity retries, missing seats of open groups, new
--- tasks.
+-- Opens up to n training episodes, or says why none: parked ones (not for an agent outside, which can't continue them), then within
+-- capacity retries, missing seats of open groups, new tasks.
 create or replace function agentrl.open_v1(
   run_ bigint, worker_ text, request_ uuid, n_ bigint, engine_version_ bigint, lineage_ text,
   out refusal text, out start_version bigint, out opened uuid[]) language plpgsql as $$
@@ -201,7 +201,7 @@ begin
     perform agentrl.fail_v1('AR009', format('run "%s" trains on %s trajectories, not on %s ones: trainer.origins names them',
                                             r.name, array_to_string(r.origins, ' and '), lineage ->> 'origin'));
   end if;
-  select * into parked from agentrl.serve_parked_v1(r, n_, worker_);
+  select * into parked from agentrl.serve_parked_v1(r, case when lineage ->> 'sandbox' = 'outside' then 0 else n_ end, worker_);
   if parked.opened <> '{}' then
     start_version := parked.start_version;
     opened := parked.opened;

@@ -88,12 +88,15 @@ create or replace function agentrl.renew_v1(worker_ text, trajectories_ uuid[], 
     on l.trajectory = m.id and l.fence = m.fence and l.worker = worker_
 $$;
 
--- Leaves an episode to another worker; false: this run continues none, or nothing of it is stored, or it is not the caller's.
+-- Leaves an episode to another worker; false: this run continues none, nothing of it is stored, an agent outside drives it (only
+-- that one could go on), or it is not the caller's.
 create or replace function agentrl.park_v1(trajectory_ uuid, fence_ bigint) returns boolean language plpgsql as $$
 declare
   l agentrl.live;
 begin
   select l0.* into l from agentrl.live l0 join agentrl.run r on r.id = l0.run and r.resume_partial
+  join agentrl.trajectory t on t.run = l0.run and t.start_version = l0.start_version and t.id = l0.trajectory
+    and t.sandbox is distinct from 'outside'
   where l0.trajectory = trajectory_ and l0.fence = fence_ and l0.purpose = 'train' and l0.next_seg > 0 and l0.parked_at is null
   for update of l0;
   if not found then
