@@ -149,6 +149,24 @@ def test_pipelined__trains_on_parts_while_others_run(tmp_path: Path, monkeypatch
     assert len({token for _, token in step.consumed}) == 2
 
 
+def test_pipelined__lost_replies_of_claims_cost_nothing(tmp_path: Path) -> None:
+    """Every claim with items is made twice, as after a lost reply, while parts of the step are held."""
+    config = config_of("sao", "trainer.schedule=pipelined", "trainer.pipeline_part=3")
+    loop = loop_of(config, tmp_path, ends=few(3), max_lease_attempts=1)
+    claim = loop.store.claim
+
+    def repeated(*arguments: object, **named: object) -> Claim:
+        lost = claim(*arguments, **named)
+        assert len(rollouts_of(loop).claims) < 100, "the step gets nowhere"
+        return claim(*arguments, **named) if lost.items else lost
+
+    loop.store.claim = repeated
+    assert loop.train()
+    assert [len(step.consumed) for step in steps_of(loop)] == [8, 8, 8]
+    places = loop.store.conservation(loop.run.id).places
+    assert (places[Place.LEASE], places[Place.DROPPED]) == (0, 0)
+
+
 def test_pipelined__a_stop_in_a_round_gives_everything_back(tmp_path: Path) -> None:
     config = config_of("sao", "trainer.schedule=pipelined", "trainer.pipeline_part=3")
     loop = loop_of(config, tmp_path, ends=few(3))
