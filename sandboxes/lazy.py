@@ -5,6 +5,7 @@ Invariants, each with a test of the same name:
 - no_hold_and_wait: an episode with several sandboxes takes all at the first use of any, and only one such episode of a
   `SandboxQueue` at a time waits for its next one; so two never hold what the other waits for.
 - nothing_is_kept: a failed or cancelled acquisition gives back what it had got.
+- busy_is_not_broken: who waits for sandboxes that others use waits as long as it takes; only starts that fail are a failure.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ class SandboxSet:
         try:
             async with self._first if len(self._specs) > 1 else nullcontext():
                 for name, spec in self._specs.items():
-                    taken[name] = await self._stack.enter_async_context(self._pool.acquire(spec))
+                    taken[name] = await self._stack.enter_async_context(self._pool.acquire(spec, timeout=None))
         except BaseException:
             await self._stack.aclose()
             raise

@@ -76,9 +76,9 @@ class Pool:
     def _closed(self) -> bool:
         return self._closing.is_set()
 
-    def acquire(self, spec: SandboxSpec, *, timeout: float = 60.0) -> AbstractAsyncContextManager[Sandbox]:
+    def acquire(self, spec: SandboxSpec, *, timeout: float | None = 60.0) -> AbstractAsyncContextManager[Sandbox]:
         """See `sandboxes.contract.SandboxPool`. The sandbox is reset after the block, without delaying it."""
-        return self._acquire(spec, seconds(timeout, "timeout"))
+        return self._acquire(spec, None if timeout is None else seconds(timeout, "timeout"))
 
     def acquire_group(
         self, spec: SandboxSpec, count: int, *, timeout: float = 60.0
@@ -116,7 +116,7 @@ class Pool:
         await self._sweep()
 
     @contextlib.asynccontextmanager
-    async def _acquire(self, spec: SandboxSpec, timeout: float) -> AsyncIterator[Sandbox]:
+    async def _acquire(self, spec: SandboxSpec, timeout: float | None) -> AsyncIterator[Sandbox]:
         member = await self._take(spec, timeout)
         self._hold(member)
         try:
@@ -182,7 +182,7 @@ class Pool:
                     self._offer(taken)
             raise
 
-    async def _take(self, spec: SandboxSpec, timeout: float) -> Member:
+    async def _take(self, spec: SandboxSpec, timeout: float | None) -> Member:
         started = time.monotonic()
         key = spec_key(spec)
         try:

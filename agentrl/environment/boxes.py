@@ -10,7 +10,7 @@ from agentrl.environment.base import Environment
 from agentrl.environment.boundary import named_faults
 from agentrl.environment.code_places import defined_at
 from agentrl.environment.limits import uncounted
-from agentrl.errors import EnvironmentFault
+from agentrl.errors import EnvironmentFault, UsageError
 from agentrl.types import Task
 from sandboxes.contract import SandboxPool, SandboxSpec
 from sandboxes.lazy import LazySandbox, SandboxQueue
@@ -54,6 +54,15 @@ def distinct_specs(environment: Environment, tasks: Iterable[Task]) -> list[Sand
         if not environment.has_sandbox_for:
             break
     return found
+
+
+def check_room(environment: Environment, pool_size: int) -> None:
+    """`UsageError` when one episode needs more sandboxes than may exist: it would wait for ever."""
+    if environment.n_sandboxes > pool_size:
+        raise UsageError(
+            f"An episode of {environment.name} uses {environment.n_sandboxes} sandboxes at once, and sandbox.pool_size={pool_size} "
+            f"lets no more exist: set sandbox.pool_size={environment.n_sandboxes} or more."
+        )
 
 
 @asynccontextmanager

@@ -12,6 +12,7 @@ import pytest
 from sandboxes.contract import SandboxSpec, SandboxUnavailable, Usage
 from sandboxes.lazy import SandboxQueue
 
+FASTER = 120
 SMALL, LARGE = SandboxSpec(memory_mb=64), SandboxSpec(memory_mb=512)
 
 
@@ -24,17 +25,21 @@ class Box:
 
 
 class SmallPool:
-    """At most ``size`` boxes are out at once; who wants one more waits, for half a second at most."""
+    """At most ``size`` boxes are out at once; who wants one more waits, and a minute is half a second."""
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, broken: SandboxSpec | None = None) -> None:
         self.room = asyncio.Semaphore(size)
+        self.broken = broken
         self.specs: list[SandboxSpec] = []
         self.held = 0
 
     @asynccontextmanager
-    async def acquire(self, spec: SandboxSpec, *, timeout: float = 60.0) -> AsyncIterator[Any]:
+    async def acquire(self, spec: SandboxSpec, *, timeout: float | None = 60.0) -> AsyncIterator[Any]:
+        if spec == self.broken:
+            raise SandboxUnavailable("3 failed starts")
         try:
-            await asyncio.wait_for(self.room.acquire(), 0.5)
+            async with asyncio.timeout(timeout and timeout / FASTER):
+                await self.room.acquire()
         except TimeoutError:
             raise SandboxUnavailable("none in time") from None
         self.specs.append(spec)
@@ -82,14 +87,27 @@ async def test_no_hold_and_wait__many_episodes_with_two_sandboxes_share_a_pool_o
 
 
 async def test_nothing_is_kept__by_an_acquisition_that_failed_or_was_cancelled() -> None:
+    pool = SmallPool(2, broken=LARGE)
+    with pytest.raises(SandboxUnavailable):
+        await SandboxQueue(pool).reserve({"a": SMALL, "b": LARGE}).boxes["a"].ping()
+    assert pool.specs == [SMALL]
+    assert pool.held == 0
     pool = SmallPool(1)
     reserved = SandboxQueue(pool).reserve({"a": SMALL, "b": LARGE})
-    with pytest.raises(SandboxUnavailable):
-        await reserved.boxes["a"].ping()
-    assert pool.held == 0
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(reserved.boxes["a"].ping(), 0.05)
     assert pool.held == 0
+
+
+async def test_busy_is_not_broken__who_waits_longer_than_a_minute_gets_one() -> None:
+    queue = SandboxQueue(SmallPool(1))
+    first, second = (queue.reserve({"": SMALL}) for _ in range(2))
+    await first.boxes[""].ping()
+    waiting = asyncio.create_task(second.boxes[""].ping())
+    await asyncio.sleep(2 * 60 / FASTER)
+    assert not waiting.done()
+    await first.release()
+    await waiting
 
 
 async def test_wait__is_marked_and_work_is_not() -> None:
