@@ -19,7 +19,7 @@ import asyncio
 import contextlib
 import os
 import time
-from collections import deque
+from collections import Counter
 from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
@@ -30,18 +30,19 @@ from sandboxes.contract import (
     Provider,
     Sandbox,
     SandboxDied,
-    SandboxError,
     SandboxImageError,
     SandboxSpec,
     SandboxUnavailable,
     SandboxUnsupported,
 )
+from sandboxes.line import Line, Waiter
 from sandboxes.starts import HostStarts
-from sandboxes.stock import Breaker, Counts, Idle, Member, SpecKey, Waiter
+from sandboxes.stock import Breaker, Counts, Idle, Member, SpecKey
 from sandboxes.wear import is_spent, is_worn, planned_share
 
 _SWEEP_S = 60.0
 _WARM_S = 120.0
+_CLOSED = "the pool is closed"
 
 
 class Pool:
@@ -60,10 +61,11 @@ class Pool:
         self._starts_at_once = asyncio.Semaphore(cores)
         self._host_starts = HostStarts(cores)
         self._idle = Idle()
+        self._standing: set[Member] = set()
         self._busy: set[Member] = set()
-        self._waiters: deque[Waiter] = deque()
-        self._starting: dict[SpecKey, int] = {}
-        self._existing = self._leaving = 0
+        self._line = Line()
+        self._starting: Counter[SpecKey] = Counter()
+        self._leaving = 0
         self._relief_under_way = False
         self._tasks: set[asyncio.Task[Any]] = set()
         self._counts = Counts()
@@ -75,6 +77,10 @@ class Pool:
     @property
     def _closed(self) -> bool:
         return self._closing.is_set()
+
+    @property
+    def _existing(self) -> int:
+        return len(self._standing) + self._starting.total() + self._leaving
 
     def acquire(self, spec: SandboxSpec, *, timeout: float | None = 60.0) -> AbstractAsyncContextManager[Sandbox]:
         """See `sandboxes.contract.SandboxPool`. The sandbox is reset after the block, without delaying it."""
@@ -95,20 +101,15 @@ class Pool:
 
     def metrics(self) -> Mapping[str, float]:
         """Counts since the start, totals in seconds, and how many sandboxes are where right now."""
-        now = {"busy": len(self._busy), "warm": len(self._idle), "waiting": len(self._waiters), "existing": self._existing}
-        return {**vars(self._counts), **now, "starting": sum(self._starting.values())}
+        now = {"busy": len(self._busy), "warm": len(self._idle), "waiting": len(self._line), "existing": self._existing}
+        return {**vars(self._counts), **now, "starting": self._starting.total()}
 
     async def close(self) -> None:
         """Destroy every sandbox, those in use included, and fail whoever waits."""
         self._closing.set()
-        for waiter in self._waiters:
-            if not waiter.served.done():
-                waiter.served.set_exception(SandboxUnavailable("the pool is closed"))
-        self._waiters.clear()
-        for members in self._idle.by_key.values():
-            while members:
-                self._discard(members.pop())
-        for member in list(self._busy):
+        self._line.fail(SandboxUnavailable(_CLOSED))
+        self._idle.by_key.clear()
+        for member in list(self._standing):
             self._give_up(member)
             self._discard(member)
         while self._tasks:
@@ -147,6 +148,8 @@ class Pool:
                 self._release(member)
 
     def _hold(self, member: Member) -> None:
+        if self._closed:  # in the moment in which it was given; it is destroyed
+            raise SandboxUnavailable(_CLOSED)
         self._busy.add(member)
         member.uses += 1
         if self._sweeper is None:
@@ -192,7 +195,7 @@ class Pool:
             why = f"; last failed start: {self._breaker.last_error}" if self._breaker.failures else ""
             raise SandboxUnavailable(
                 f"no {self.provider.name} sandbox within {timeout:g} s: {self._existing} of {self.size} exist, "
-                f"{len(self._busy)} in use, {len(self._waiters)} waiting{why}"
+                f"{len(self._busy)} in use, {len(self._line)} waiting{why}"
             ) from None
         waited = time.monotonic() - started
         self._counts.acquires += 1
@@ -201,9 +204,7 @@ class Pool:
         return member
 
     async def _take_warm(self, key: SpecKey) -> Member | None:
-        if self._closed:
-            raise SandboxUnavailable("the pool is closed")
-        while not any(waiter.key == key for waiter in self._waiters) and (member := self._idle.take(key)):
+        while not self._line.waits_for(key) and (member := self._idle.take(key)):
             try:
                 if not is_spent(member) and await self._answers(member):
                     return member
@@ -214,7 +215,9 @@ class Pool:
         return None
 
     async def _wait(self, waiter: Waiter) -> Member:
-        self._waiters.append(waiter)
+        if self._closed:
+            raise SandboxUnavailable(_CLOSED)
+        self._line.join(waiter)
         self._grow()
         try:
             return await waiter.served
@@ -223,14 +226,13 @@ class Pool:
                 self._offer(waiter.served.result())
             raise
         finally:
-            with contextlib.suppress(ValueError):
-                self._waiters.remove(waiter)
+            self._line.leave(waiter)
 
     async def _answers(self, member: Member) -> bool:
         try:
             await member.sandbox.ping()
         except SandboxDied:
-            self._counts.deaths += 1
+            self._counts.deaths += member in self._standing  # else it was destroyed meanwhile
             return False
         return True
 
@@ -239,18 +241,14 @@ class Pool:
         if self._closed:
             self._discard(member)
             return
-        for waiter in self._waiters:
-            if waiter.key == member.key and not waiter.served.done():
-                self._waiters.remove(waiter)
-                waiter.served.set_result(member)
-                return
-        self._idle.put(member)
-        self._grow()
+        if not self._line.serve(member):
+            self._idle.put(member)
+            self._grow()
 
     def _grow(self) -> None:
         """Start what waiters lack, as far as the size allows; idle ones of other specs make room."""
         coming = self._leaving
-        for waiter in self._lacking():
+        for waiter in self._line.lacking(self._starting):
             if self._existing < self.size:
                 self._begin_start(waiter.spec, waiter.key)
             elif coming > 0:
@@ -258,21 +256,9 @@ class Pool:
             elif other := self._idle.take_other(waiter.key):
                 self._discard(other)
 
-    def _lacking(self) -> list[Waiter]:
-        """Waiters for whom no start is on its way, in order."""
-        coming = dict(self._starting)
-        lacking = []
-        for waiter in self._waiters:
-            if coming.get(waiter.key, 0) > 0:
-                coming[waiter.key] -= 1
-            else:
-                lacking.append(waiter)
-        return lacking
-
     def _begin_start(self, spec: SandboxSpec, key: SpecKey) -> None:
         if not self._closed:
-            self._existing += 1
-            self._starting[key] = self._starting.get(key, 0) + 1
+            self._starting[key] += 1
             self._spawn(self._start(spec, key))
 
     async def _start(self, spec: SandboxSpec, key: SpecKey) -> bool:
@@ -286,14 +272,14 @@ class Pool:
                         member = await self._create(spec, key)
         finally:
             self._starting[key] -= 1
-            if member is None:
-                self._existing -= 1
+            if member is not None:
+                self._standing.add(member)
         if member is not None:
             self._offer(member)
         elif self._breaker.pause_s == 0:
             self._grow()
         else:
-            self._fail_waiters(key, SandboxUnavailable(f"{self._breaker.failures} failed starts: {self._breaker.last_error}"))
+            self._line.fail(SandboxUnavailable(f"{self._breaker.failures} failed starts: {self._breaker.last_error}"), key)
         return member is not None
 
     async def _pause(self) -> None:
@@ -309,7 +295,7 @@ class Pool:
             sandbox = await self.provider.create(spec)
         except (SandboxUnsupported, SandboxImageError) as error:  # another attempt would fail alike
             self._counts.start_failures += 1
-            self._fail_waiters(key, error)
+            self._line.fail(error, key)
             return None
         except Exception as error:  # the provider is foreign code: whatever it raises is a failed start
             self._counts.start_failures += 1
@@ -319,18 +305,12 @@ class Pool:
         self._counts.start_s += time.monotonic() - started
         return Member(sandbox, key, started, planned_share(self._counts.starts))
 
-    def _fail_waiters(self, key: SpecKey, error: SandboxError) -> None:
-        for waiter in [waiter for waiter in self._waiters if waiter.key == key]:
-            self._waiters.remove(waiter)
-            if not waiter.served.done():
-                waiter.served.set_exception(error)
-
     async def _recycle(self, member: Member) -> None:
         if self._closed or member.relieved or is_spent(member):
             self._counts.retired += 1
             self._discard(member, replace=not member.relieved)
         elif not await self._is_reset(member):
-            self._counts.doubtful += 1
+            self._counts.doubtful += member in self._standing
             self._discard(member, replace=not member.relieved)
         else:
             if is_worn(member) and not self._relief_under_way and self._existing <= self.size and not self._closed:
@@ -341,8 +321,7 @@ class Pool:
     async def _relieve(self, member: Member) -> None:
         """Start what takes its place, and only then let it go: at once, or after the episode that it serves."""
         key = member.key
-        self._existing += 1
-        self._starting[key] = self._starting.get(key, 0) + 1
+        self._starting[key] += 1
         try:
             member.relieved = await self._start(member.sandbox.spec, key)
         finally:
@@ -356,7 +335,7 @@ class Pool:
         try:
             return await self.provider.reset(member.sandbox)
         except SandboxDied:
-            self._counts.deaths += 1
+            self._counts.deaths += member in self._standing  # else it was destroyed meanwhile
             return False
         except Exception:  # foreign code again: in doubt
             return False
@@ -365,6 +344,10 @@ class Pool:
             self._counts.reset_s += time.monotonic() - started
 
     def _discard(self, member: Member, *, replace: bool = False) -> None:
+        """Destroy it, unless that is under way."""
+        if member not in self._standing:
+            return
+        self._standing.discard(member)
         self._counts.discarded += 1
         self._leaving += 1
         self._spawn(self._destroy(member, replace))
@@ -374,8 +357,7 @@ class Pool:
             await self.provider.destroy(member.sandbox)
         finally:
             self._leaving -= 1
-            self._existing -= 1
-            if replace and not self._lacking() and self._existing < self.size:
+            if replace and not self._line.lacking(self._starting) and self._existing < self.size:
                 self._begin_start(member.sandbox.spec, member.key)
             self._grow()
 

@@ -1,14 +1,13 @@
-"""What a pool keeps account of: its members, who waits for one, counts, and how often starts failed in a row."""
+"""What a pool keeps account of: its members, counts, and how often starts failed in a row."""
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
-from sandboxes.contract import Sandbox, SandboxSpec, Usage
+from sandboxes.contract import Sandbox, Usage
 
 _FAILURES_TO_OPEN = 3
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 60.0
@@ -27,13 +26,6 @@ class Member:
     relieved: bool = False
     """Another one stands in its place: it goes as soon as it is free."""
     counted: Usage = field(default_factory=Usage)
-
-
-@dataclass(eq=False)
-class Waiter:
-    spec: SandboxSpec
-    key: SpecKey
-    served: asyncio.Future[Member]
 
 
 @dataclass

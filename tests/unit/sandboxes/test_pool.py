@@ -122,6 +122,30 @@ async def test_first_come_first_served() -> None:
     await pool.close()
 
 
+async def test_first_come_first_served__a_waiter_that_gave_up_is_not_in_the_way() -> None:
+    """In one step of the loop somebody asks, the waiter is cancelled and the sandbox comes free."""
+    stock = Stock()
+    pool = Pool(stock, size=1)
+    tasks: list[asyncio.Task[Any]] = []
+
+    async def reset(sandbox: Any) -> bool:
+        sandbox.dirty = False
+        if len(tasks) == 1:
+            tasks.append(asyncio.ensure_future(use(pool, timeout=1.0)))
+            tasks[0].cancel()
+        return True
+
+    stock.reset = reset  # type: ignore[method-assign]
+    async with pool.acquire(SPEC):
+        tasks.append(asyncio.ensure_future(use(pool)))
+        while not pool.metrics()["waiting"]:
+            await asyncio.sleep(0)
+    await asyncio.wait(tasks[:1])
+    assert tasks[0].cancelled()
+    assert await tasks[1] is stock.boxes[0]
+    await pool.close()
+
+
 async def test_handed_out_alive() -> None:
     stock = Stock()
     pool = Pool(stock, size=2)
@@ -246,6 +270,48 @@ async def test_nothing_leaks__of_holders_at_the_end() -> None:
         holder.cancel()
     await asyncio.gather(*holders, return_exceptions=True)
     assert all(box.destroyed == 1 for box in stock.boxes)
+
+
+async def test_nothing_leaks__of_one_that_is_asked_whether_it_lives_at_the_end() -> None:
+    stock, asked, answer = Stock(), asyncio.Event(), asyncio.Event()
+    pool = Pool(stock, size=1)
+    await pool.warm(SPEC, 1)
+
+    async def ping() -> None:
+        asked.set()
+        await answer.wait()
+
+    stock.boxes[0].ping = ping  # type: ignore[method-assign]
+    taking = asyncio.ensure_future(use(pool))
+    await asked.wait()
+    await pool.close()
+    assert stock.boxes[0].destroyed == 1
+    answer.set()
+    with pytest.raises(SandboxUnavailable, match="closed"):
+        await taking
+    assert pool.metrics()["existing"] == pool.metrics()["busy"] == 0
+
+
+@pytest.mark.parametrize("of_group", [False, True])
+async def test_nothing_leaks__of_one_that_was_just_given_at_the_end(of_group: bool) -> None:
+    stock = Stock()
+    pool = Pool(stock, size=1)
+    closing: list[asyncio.Task[None]] = []
+
+    async def reset(sandbox: Any) -> bool:
+        closing.append(asyncio.ensure_future(pool.close()))  # it runs before the waiter does
+        return True
+
+    stock.reset = reset  # type: ignore[method-assign]
+    async with pool.acquire(SPEC):
+        waiting = asyncio.ensure_future(enter(pool.acquire_group(SPEC, 1) if of_group else pool.acquire(SPEC)))
+        while not pool.metrics()["waiting"]:
+            await asyncio.sleep(0)
+    with pytest.raises(SandboxUnavailable, match="closed"):
+        await waiting
+    await closing[0]
+    assert [box.destroyed for box in stock.boxes] == [1]
+    assert pool.metrics()["deaths"] == pool.metrics()["doubtful"] == 0
 
 
 async def test_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
