@@ -10,6 +10,7 @@ Invariants, each with a test of the same name:
 - bounded: never more than ``size`` sandboxes exist, and one more while a worn one is relieved; never more starts at once than
   cores, of all processes of this user together.
 - failing_provider_is_left_alone: after three failed starts in a row the next waits, twice as long each time.
+- failed_starts_fail_those_who_depend_on_them: who waits for a kind of which none stands; the others go on waiting.
 - groups_are_whole: who asks for several gets all or none, and holds none while waiting for others who do the same.
 """
 
@@ -256,6 +257,10 @@ class Pool:
             elif other := self._idle.take_other(waiter.key):
                 self._discard(other)
 
+    def _stands(self, key: SpecKey) -> bool:
+        """Whether there is one of that kind, which whoever waits for it gets sooner or later."""
+        return any(member.key == key for member in self._standing)
+
     def _begin_start(self, spec: SandboxSpec, key: SpecKey) -> None:
         if not self._closed:
             self._starting[key] += 1
@@ -276,11 +281,11 @@ class Pool:
                 self._standing.add(member)
         if member is not None:
             self._offer(member)
-        elif self._breaker.pause_s == 0:
-            self._grow()
-        else:
+            return True
+        if self._breaker.pause_s > 0 and not self._stands(key):
             self._line.fail(SandboxUnavailable(f"{self._breaker.failures} failed starts: {self._breaker.last_error}"), key)
-        return member is not None
+        self._grow()
+        return False
 
     async def _pause(self) -> None:
         if self._breaker.pause_s > 0:
@@ -293,13 +298,12 @@ class Pool:
         self._counts.starts += 1
         try:
             sandbox = await self.provider.create(spec)
-        except (SandboxUnsupported, SandboxImageError) as error:  # another attempt would fail alike
-            self._counts.start_failures += 1
-            self._line.fail(error, key)
-            return None
         except Exception as error:  # the provider is foreign code: whatever it raises is a failed start
             self._counts.start_failures += 1
-            self._breaker.failed(error)
+            if isinstance(error, (SandboxUnsupported, SandboxImageError)) and not self._stands(key):
+                self._line.fail(error, key)  # another attempt would fail alike
+            else:
+                self._breaker.failed(error)
             return None
         self._breaker.worked()
         self._counts.start_s += time.monotonic() - started

@@ -12,6 +12,7 @@ import pytest
 
 from sandboxes import pool as pool_module
 from sandboxes import starts, wear
+from sandboxes import stock as stock_module
 from sandboxes.contract import (
     Capabilities,
     Sandbox,
@@ -68,6 +69,7 @@ class Stock:
         self.most_starting = max(self.most_starting, self.starting)
         try:
             await asyncio.sleep(self.delay_s)
+            self.asked = spec
             if error := self.fail():
                 raise error
         finally:
@@ -351,6 +353,42 @@ async def test_failing_provider_is_left_alone() -> None:
     assert len(attempts) == first, "no attempt during the pause"
     stock.fail = lambda: None
     assert await use(pool, timeout=10), "and it is tried again after the pause"
+    await pool.close()
+
+
+async def test_failed_starts_fail_those_who_depend_on_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The one place is needed for a kind that can't be started, and then for one that can."""
+    monkeypatch.setattr(stock_module, "_FIRST_PAUSE_S", 0.01)
+    stock = Stock()
+    stock.fail = lambda: SandboxUnavailable("this kind can't start") if stock.asked is SPEC else None
+    pool = Pool(stock, size=1)
+    failed, served = await asyncio.gather(use(pool), use(pool, OTHER, timeout=2.0), return_exceptions=True)
+    assert isinstance(failed, SandboxUnavailable)
+    assert served is stock.boxes[0]
+    await pool.close()
+
+
+@pytest.mark.parametrize("error", [SandboxUnavailable("the host is full"), SandboxImageError("the image is gone")])
+async def test_failed_starts_fail_those_who_depend_on_them__and_nobody_whose_kind_stands(
+    error: SandboxError, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stock_module, "_FIRST_PAUSE_S", 0.002)
+    stock = Stock()
+    pool = Pool(stock, size=4)
+    await pool.warm(SPEC, 2)
+    stock.fail = lambda: error
+
+    async def one() -> None:
+        async with pool.acquire(SPEC):
+            while pool.metrics()["start_failures"] < 4:
+                await asyncio.sleep(0.001)
+
+    await asyncio.gather(*(one() for _ in range(8)))
+    assert pool.metrics()["start_failures"] < 20, "the pauses hold while others are served"
+    for box in stock.boxes:
+        box.dead = True
+    with pytest.raises(type(error), match=str(error)):
+        await use(pool)
     await pool.close()
 
 
