@@ -3,6 +3,7 @@
 Invariants, each with a test of the same name:
 
 - first_come_first_served: acquirers of equal specs are served in the order of their calls.
+- no_kind_starves: who waits for a kind of which none stands gets the place of another kind, however many wait for that one.
 - handed_out_alive: a sandbox answers a ping, or has just been reset, at the moment it is handed out.
 - handed_out_clean: nothing of a predecessor is in it; a sandbox in doubt is destroyed, as is one after 500 uses.
 - relieved_before_it_goes: a worn sandbox serves until the one that takes its place stands; one at a time is relieved.
@@ -43,6 +44,8 @@ from sandboxes.wear import is_spent, is_worn, planned_share
 
 _SWEEP_S = 60.0
 _WARM_S = 120.0
+_PATIENCE_S = 5.0
+"""After so long the place of a sandbox of another kind is freed for who waits."""
 _CLOSED = "the pool is closed"
 
 
@@ -239,12 +242,18 @@ class Pool:
 
     def _offer(self, member: Member) -> None:
         """A clean sandbox for the first who waits for its kind, else for later."""
-        if self._closed:
+        if self._closed or self._gives_way(member):
             self._discard(member)
-            return
-        if not self._line.serve(member):
+        elif not self._line.serve(member):
             self._idle.put(member)
             self._grow()
+
+    def _gives_way(self, member: Member) -> bool:
+        """Whether somebody needs its place who would get none as long as others wait for its kind."""
+        next_start = next(iter(self._line.lacking(self._starting)), None)
+        if self._leaving or next_start is None or next_start.key == member.key or next_start.waited_s < _PATIENCE_S:
+            return False
+        return not self._stands(next_start.key) and not self._starting[next_start.key]
 
     def _grow(self) -> None:
         """Start what waiters lack, as far as the size allows; idle ones of other specs make room."""

@@ -148,6 +148,44 @@ async def test_first_come_first_served__a_waiter_that_gave_up_is_not_in_the_way(
     await pool.close()
 
 
+async def test_no_kind_starves(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool_module, "_PATIENCE_S", 0.01)
+    stock = Stock()
+    pool = Pool(stock, size=2)
+    served = 0
+    rare: list[asyncio.Task[None]] = []
+
+    async def common() -> None:
+        nonlocal served
+        while not rare or not rare[0].done():
+            await use(pool, hold_s=0.001)
+            served += 1
+
+    async def seldom() -> None:
+        for _ in range(3):
+            await use(pool, OTHER, timeout=2.0)
+
+    many = [asyncio.ensure_future(common()) for _ in range(5)]
+    while served < 10:
+        await asyncio.sleep(0.001)
+    rare.append(asyncio.ensure_future(seldom()))
+    await asyncio.gather(*many, *rare)
+    assert stock.most_alive == 2
+    await pool.close()
+
+
+async def test_no_kind_starves__and_kinds_that_stand_do_not_take_turns_by_new_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool_module, "_PATIENCE_S", 0.0)
+    pool = Pool(Stock(), size=2)
+    async with pool.acquire(SPEC), pool.acquire(OTHER):
+        users = [asyncio.ensure_future(use(pool, spec)) for spec in [SPEC, OTHER] * 20]
+        while pool.metrics()["waiting"] < len(users):
+            await asyncio.sleep(0)
+    await asyncio.gather(*users)
+    assert pool.metrics()["starts"] <= 3, "one more at most, when a line is empty"
+    await pool.close()
+
+
 async def test_handed_out_alive() -> None:
     stock = Stock()
     pool = Pool(stock, size=2)
