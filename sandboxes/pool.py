@@ -38,9 +38,9 @@ from sandboxes.contract import (
     SandboxUnsupported,
 )
 from sandboxes.line import Line, Waiter
-from sandboxes.starts import HostStarts
-from sandboxes.stock import Breaker, Counts, Idle, Member, SpecKey
-from sandboxes.wear import is_spent, is_worn, planned_share
+from sandboxes.starter import Starter
+from sandboxes.stock import Counts, Idle, Member, SpecKey
+from sandboxes.wear import is_spent, is_worn
 
 _SWEEP_S = 60.0
 _WARM_S = 120.0
@@ -57,13 +57,10 @@ class Pool:
     """
 
     def __init__(self, provider: Provider, size: int | None = None) -> None:
-        cores = os.cpu_count() or 1
         self.provider = provider
-        self.size = 2 * cores if size is None else size
+        self.size = 2 * (os.cpu_count() or 1) if size is None else size
         if self.size < 1:
             raise ValueError(f"size is {size}; a pool needs room for one sandbox")
-        self._starts_at_once = asyncio.Semaphore(cores)
-        self._host_starts = HostStarts(cores)
         self._idle = Idle()
         self._standing: set[Member] = set()
         self._busy: set[Member] = set()
@@ -73,8 +70,8 @@ class Pool:
         self._relief_under_way = False
         self._tasks: set[asyncio.Task[Any]] = set()
         self._counts = Counts()
-        self._breaker = Breaker()
         self._closing = asyncio.Event()
+        self._starter = Starter(provider, self._counts, self._closing)
         self._collecting = asyncio.Lock()
         self._sweeper: asyncio.Task[None] | None = None
 
@@ -196,7 +193,8 @@ class Pool:
             async with asyncio.timeout(timeout):
                 member = await self._take_warm(key) or await self._wait(Waiter(spec, key, _future()))
         except TimeoutError:
-            why = f"; last failed start: {self._breaker.last_error}" if self._breaker.failures else ""
+            breaker = self._starter.breaker
+            why = f"; last failed start: {breaker.last_error}" if breaker.failures else ""
             raise SandboxUnavailable(
                 f"no {self.provider.name} sandbox within {timeout:g} s: {self._existing} of {self.size} exist, "
                 f"{len(self._busy)} in use, {len(self._line)} waiting{why}"
@@ -277,46 +275,29 @@ class Pool:
 
     async def _start(self, spec: SandboxSpec, key: SpecKey) -> bool:
         """Whether it stands; it is offered then."""
-        member: Member | None = None
+        failure: Exception | None = None
         try:
-            async with self._starts_at_once:
-                await self._pause()
-                async with self._host_starts.slot():
-                    if not self._closed:
-                        member = await self._create(spec, key)
+            member = await self._starter.start(spec, key)
+            self._standing.add(member)
+        except Exception as error:  # the provider is foreign code: whatever it raises is a failed start
+            failure = error
         finally:
             self._starting[key] -= 1
-            if member is not None:
-                self._standing.add(member)
-        if member is not None:
+        if failure is None:
             self._offer(member)
-            return True
-        if self._breaker.pause_s > 0 and not self._stands(key):
-            self._line.fail(SandboxUnavailable(f"{self._breaker.failures} failed starts: {self._breaker.last_error}"), key)
+        else:
+            self._start_failed(key, failure)
+        return failure is None
+
+    def _start_failed(self, key: SpecKey, error: Exception) -> None:
+        breaker, stands = self._starter.breaker, self._stands(key)
+        if isinstance(error, (SandboxUnsupported, SandboxImageError)) and not stands:
+            self._line.fail(error, key)  # another attempt would fail alike
+        else:
+            breaker.failed(error)
+            if breaker.pause_s > 0 and not stands:
+                self._line.fail(SandboxUnavailable(str(breaker)), key)
         self._grow()
-        return False
-
-    async def _pause(self) -> None:
-        if self._breaker.pause_s > 0:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._breaker.pause_s):
-                    await self._closing.wait()
-
-    async def _create(self, spec: SandboxSpec, key: SpecKey) -> Member | None:
-        started = time.monotonic()
-        self._counts.starts += 1
-        try:
-            sandbox = await self.provider.create(spec)
-        except Exception as error:  # the provider is foreign code: whatever it raises is a failed start
-            self._counts.start_failures += 1
-            if isinstance(error, (SandboxUnsupported, SandboxImageError)) and not self._stands(key):
-                self._line.fail(error, key)  # another attempt would fail alike
-            else:
-                self._breaker.failed(error)
-            return None
-        self._breaker.worked()
-        self._counts.start_s += time.monotonic() - started
-        return Member(sandbox, key, started, planned_share(self._counts.starts))
 
     async def _recycle(self, member: Member) -> None:
         if self._closed or member.relieved or is_spent(member):

@@ -1,16 +1,12 @@
-"""What a pool keeps account of: its members, counts, and how often starts failed in a row."""
+"""What a pool keeps account of: its members, and counts."""
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
 from sandboxes.contract import Sandbox, Usage
-
-_FAILURES_TO_OPEN = 3
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 60.0
 
 SpecKey = tuple[Any, ...]
 
@@ -46,29 +42,6 @@ class Counts:
     commands: int = 0
     command_s: float = 0.0
     timeouts: int = 0
-
-
-@dataclass
-class Breaker:
-    """Consecutive failed starts, and until when the next one waits."""
-
-    failures: int = 0
-    closed_until: float = 0.0
-    last_error: str = ""
-
-    def failed(self, error: BaseException) -> None:
-        self.failures += 1
-        self.last_error = str(error)
-        if self.failures >= _FAILURES_TO_OPEN:
-            pause = min(_FIRST_PAUSE_S * 2 ** (self.failures - _FAILURES_TO_OPEN), _LONGEST_PAUSE_S)
-            self.closed_until = time.monotonic() + pause
-
-    def worked(self) -> None:
-        self.failures = 0
-
-    @property
-    def pause_s(self) -> float:
-        return max(0.0, self.closed_until - time.monotonic()) if self.failures >= _FAILURES_TO_OPEN else 0.0
 
 
 @dataclass

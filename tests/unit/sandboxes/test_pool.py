@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from sandboxes import pool as pool_module
-from sandboxes import starts, wear
-from sandboxes import stock as stock_module
+from sandboxes import starter, starts, wear
 from sandboxes.contract import (
     Capabilities,
     Sandbox,
@@ -355,7 +354,7 @@ async def test_nothing_leaks__of_one_that_was_just_given_at_the_end(of_group: bo
 
 
 async def test_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool_module.os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(starter.os, "cpu_count", lambda: 2)
     stock = Stock()
     pool = Pool(stock, size=6)
     await asyncio.gather(*(use(pool, spec, 0.002) for spec in [SPEC, OTHER] * 30))
@@ -396,7 +395,7 @@ async def test_failing_provider_is_left_alone() -> None:
 
 async def test_failed_starts_fail_those_who_depend_on_them(monkeypatch: pytest.MonkeyPatch) -> None:
     """The one place is needed for a kind that can't be started, and then for one that can."""
-    monkeypatch.setattr(stock_module, "_FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr(starter, "_FIRST_PAUSE_S", 0.01)
     stock = Stock()
     stock.fail = lambda: SandboxUnavailable("this kind can't start") if stock.asked is SPEC else None
     pool = Pool(stock, size=1)
@@ -410,7 +409,7 @@ async def test_failed_starts_fail_those_who_depend_on_them(monkeypatch: pytest.M
 async def test_failed_starts_fail_those_who_depend_on_them__and_nobody_whose_kind_stands(
     error: SandboxError, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stock_module, "_FIRST_PAUSE_S", 0.002)
+    monkeypatch.setattr(starter, "_FIRST_PAUSE_S", 0.002)
     stock = Stock()
     pool = Pool(stock, size=4)
     await pool.warm(SPEC, 2)
