@@ -96,7 +96,8 @@ class Pool:
         return self._acquire_group(spec, count, seconds(timeout, "timeout"))
 
     async def warm(self, spec: SandboxSpec, count: int) -> None:
-        """Start up to ``count`` sandboxes ahead of their use and wait until they stand."""
+        """Start up to ``count`` sandboxes ahead of their use and wait until they stand, however long their image takes."""
+        await self.provider.digest(spec)  # makes the image, within limits of its own
         for member in await self._take_all(spec, min(count, self.size), _WARM_S):
             self._offer(member)
 

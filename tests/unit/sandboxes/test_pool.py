@@ -518,6 +518,26 @@ async def test_nothing_leaks__of_a_warm_up_that_is_cancelled() -> None:
     assert stock.alive == []
 
 
+async def test_warm__has_the_image_made_before_its_time_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool_module, "_WARM_S", 1.0)
+    stock, made = Stock(), asyncio.Event()
+    create = stock.create
+
+    async def digest(spec: SandboxSpec) -> str:
+        made.set()
+        return "stock"
+
+    async def create_from_image(spec: SandboxSpec) -> Sandbox:
+        await made.wait()  # longer than a start may take
+        return await create(spec)
+
+    stock.digest, stock.create = digest, create_from_image  # type: ignore[method-assign]
+    pool = Pool(stock, size=1)
+    await pool.warm(SPEC, 1)
+    assert pool.metrics()["warm"] == 1
+    await pool.close()
+
+
 async def test_remains_are_swept__now_and_then_and_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pool_module, "_SWEEP_S", 0.01)
     stock = Stock()
