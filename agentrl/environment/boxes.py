@@ -78,4 +78,4 @@ async def boxes_of(environment: Environment, task: Task, queue: SandboxQueue | N
     try:
         yield Boxes(reserved.boxes.get(MAIN), {name: box for name, box in reserved.boxes.items() if name != MAIN})
     finally:
-        await reserved.release()
+        await reserved.close()

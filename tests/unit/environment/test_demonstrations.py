@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -14,7 +15,7 @@ from agentrl.environment.base import checked_tasks
 from agentrl.environment.demonstrate import collect, play
 from agentrl.errors import EnvironmentFault, UsageError
 from agentrl.types import Termination
-from sandboxes.contract import SandboxSpec, Usage
+from sandboxes.contract import SandboxError, SandboxSpec, Usage
 
 
 class Counting(Environment):
@@ -152,6 +153,33 @@ async def test_sandbox_that_nobody_uses__is_never_taken() -> None:
 
     pool = Boxes()
     await play(Idle(), Task("x", {"goal": 0}), lambda episode: "done", pool)
+    assert pool.log == []
+
+
+async def test_task_that_a_tool_left_behind__gets_no_sandbox_after_its_episode() -> None:
+    ended = asyncio.Event()
+
+    class Forgetful(Counting):
+        sandbox = SandboxSpec()
+        left: asyncio.Task[None]
+
+        @tool
+        async def leave(self, episode: Episode) -> str:
+            """Start something and do not wait for it."""
+
+            async def later() -> None:
+                await ended.wait()
+                await episode.sandbox.ping()
+
+            self.left = asyncio.ensure_future(later())
+            return "left"
+
+    pool, environment = Boxes(), Forgetful()
+    turns = ['<tool_call>{"name": "leave", "arguments": {}}</tool_call>', "done"]
+    await play(environment, Task("x", {"goal": 0}), lambda episode: turns[episode.n_turns], pool)
+    ended.set()
+    with pytest.raises(SandboxError, match="after its episode"):
+        await environment.left
     assert pool.log == []
 
 

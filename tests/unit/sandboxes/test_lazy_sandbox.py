@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from sandboxes.contract import SandboxSpec, SandboxUnavailable, Usage
+from sandboxes.contract import SandboxError, SandboxSpec, SandboxUnavailable, Usage
 from sandboxes.lazy import SandboxQueue
 
 FASTER = 120
@@ -96,6 +96,30 @@ async def test_nothing_is_kept__by_an_acquisition_that_failed_or_was_cancelled()
     reserved = SandboxQueue(pool).reserve({"a": SMALL, "b": LARGE})
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(reserved.boxes["a"].ping(), 0.05)
+    assert pool.held == 0
+
+
+async def test_nothing_is_kept__by_a_task_that_outlives_its_episode() -> None:
+    pool = SmallPool(2)
+    queue = SandboxQueue(pool)
+    first, second = (queue.reserve({"a": SMALL, "b": LARGE}) for _ in range(2))
+    early = asyncio.create_task(first.boxes["a"].ping())
+    await first.close()
+    with pytest.raises(SandboxError, match="after its episode"):
+        await early
+    await second.boxes["a"].ping()
+    third = queue.reserve({"a": SMALL, "b": LARGE})
+    late = [asyncio.create_task(third.boxes[name].ping()) for name in "ab"]
+    await asyncio.sleep(0.01)
+    await third.close()  # at once, although its sandboxes are still waited for
+    assert pool.held == 2
+    await second.close()
+    for task in late:
+        with pytest.raises(SandboxError, match="after its episode"):
+            await task
+    assert pool.held == 0
+    with pytest.raises(SandboxError, match="after its episode"):
+        await second.boxes["a"].ping()
     assert pool.held == 0
 
 
