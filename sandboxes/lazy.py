@@ -4,8 +4,8 @@ Invariants, each with a test of the same name:
 
 - no_hold_and_wait: an episode with several sandboxes takes all at the first use of any, and only one such episode of a
   `SandboxQueue` at a time waits for its next one; so two never hold what the other waits for.
-- nothing_is_kept: a failed or cancelled acquisition gives back what it had got, and so does one that ends after `SandboxSet.close`:
-  a task that outlives its episode holds nothing.
+- nothing_is_kept: a failed or cancelled acquisition gives back what it had got, and so does one that ends after the set was
+  closed: a task that outlives its episode holds nothing.
 - busy_is_not_broken: who waits for sandboxes that others use waits as long as it takes; only starts that fail are a failure.
 """
 
