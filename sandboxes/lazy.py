@@ -6,14 +6,15 @@ Invariants, each with a test of the same name:
   `SandboxQueue` at a time waits for its next one; so two never hold what the other waits for.
 - nothing_is_kept: a failed or cancelled acquisition gives back what it had got, and so does one that ends after the set was
   closed: a task that outlives its episode holds nothing.
+- graders_are_first: who reserves as first waits only for others who did, and for one set that is being taken.
 - busy_is_not_broken: who waits for sandboxes that others use waits as long as it takes; only starts that fail are a failure.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, AsyncExitStack, nullcontext
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, nullcontext
 
 from sandboxes.contract import ExecResult, FileStatus, Job, Sandbox, SandboxError, SandboxPool, SandboxSpec, Usage
 
@@ -27,20 +28,37 @@ class SandboxQueue:
     def __init__(self, pool: SandboxPool, waiting: Waiting = nullcontext) -> None:
         self._pool = pool
         self._waiting = waiting
-        self._first = asyncio.Lock()
+        self._turns = Turns()
 
-    def reserve(self, specs: Mapping[str, SandboxSpec]) -> SandboxSet:
-        """A set with one sandbox a name; none is taken yet."""
-        return SandboxSet(self._pool, specs, self._waiting, self._first)
+    def reserve(self, specs: Mapping[str, SandboxSpec], *, first: bool = False) -> SandboxSet:
+        """A set with one sandbox a name; none is taken yet. ``first``: see `sandboxes.contract.SandboxPool.acquire`."""
+        return SandboxSet(self._pool, specs, self._waiting, self._turns, first)
+
+
+class Turns:
+    """One at a time; of those who wait, those who are first before the others."""
+
+    def __init__(self) -> None:
+        self._lock = asyncio.Lock()
+        self._others = asyncio.Lock()
+
+    @asynccontextmanager
+    async def turn(self, first: bool) -> AsyncIterator[None]:
+        # Only one of the others stands at the lock itself at any time.
+        async with nullcontext() if first else self._others, self._lock:
+            yield
 
 
 class SandboxSet:
     """The sandboxes of one episode by name."""
 
-    def __init__(self, pool: SandboxPool, specs: Mapping[str, SandboxSpec], waiting: Waiting, first: asyncio.Lock) -> None:
+    def __init__(
+        self, pool: SandboxPool, specs: Mapping[str, SandboxSpec], waiting: Waiting, turns: Turns, first: bool
+    ) -> None:
         self._pool = pool
         self._specs = dict(specs)
         self._waiting = waiting
+        self._turns = turns
         self._first = first
         self._closed = False
         self._taking = asyncio.Lock()
@@ -74,9 +92,9 @@ class SandboxSet:
         self._check_open()
         taken: dict[str, Sandbox] = {}
         async with AsyncExitStack() as stack:
-            async with self._first if len(self._specs) > 1 else nullcontext():
+            async with self._turns.turn(self._first) if len(self._specs) > 1 else nullcontext():
                 for name, spec in self._specs.items():
-                    taken[name] = await stack.enter_async_context(self._pool.acquire(spec, timeout=None))
+                    taken[name] = await stack.enter_async_context(self._pool.acquire(spec, timeout=None, first=self._first))
             self._check_open()
             self._taken, self._stack = taken, stack.pop_all()
 

@@ -19,6 +19,8 @@ class Waiter:
     spec: SandboxSpec
     key: SpecKey
     served: asyncio.Future[Member]
+    first: bool = False
+    """Before all who are not."""
     since: float = field(default_factory=time.monotonic)
 
     @property
@@ -31,7 +33,8 @@ class Line:
         self._waiters: list[Waiter] = []
 
     def join(self, waiter: Waiter) -> None:
-        self._waiters.append(waiter)
+        place = sum(other.first for other in self._waiters) if waiter.first else len(self._waiters)
+        self._waiters.insert(place, waiter)
 
     def leave(self, waiter: Waiter) -> None:
         """Nothing happens when it was served or failed before."""

@@ -2,7 +2,8 @@
 
 Invariants, each with a test of the same name:
 
-- first_come_first_served: acquirers of equal specs are served in the order of their calls.
+- first_come_first_served: acquirers of equal specs are served in the order of their calls, those who asked to be first
+  before the others.
 - no_kind_starves: who waits for a kind of which none stands gets the place of another kind, however many wait for that one.
 - handed_out_alive: a sandbox answers a ping, or has just been reset, at the moment it is handed out.
 - handed_out_clean: nothing of a predecessor is in it; a sandbox in doubt is destroyed, as is one after 500 uses.
@@ -83,9 +84,11 @@ class Pool:
     def _existing(self) -> int:
         return len(self._standing) + self._starting.total() + self._leaving
 
-    def acquire(self, spec: SandboxSpec, *, timeout: float | None = 60.0) -> AbstractAsyncContextManager[Sandbox]:
+    def acquire(
+        self, spec: SandboxSpec, *, timeout: float | None = 60.0, first: bool = False
+    ) -> AbstractAsyncContextManager[Sandbox]:
         """See `sandboxes.contract.SandboxPool`. The sandbox is reset after the block, without delaying it."""
-        return self._acquire(spec, None if timeout is None else seconds(timeout, "timeout"))
+        return self._acquire(spec, None if timeout is None else seconds(timeout, "timeout"), first)
 
     def acquire_group(
         self, spec: SandboxSpec, count: int, *, timeout: float = 60.0
@@ -119,8 +122,8 @@ class Pool:
         await self._sweep()
 
     @contextlib.asynccontextmanager
-    async def _acquire(self, spec: SandboxSpec, timeout: float | None) -> AsyncIterator[Sandbox]:
-        member = await self._take(spec, timeout)
+    async def _acquire(self, spec: SandboxSpec, timeout: float | None, first: bool) -> AsyncIterator[Sandbox]:
+        member = await self._take(spec, timeout, first)
         self._hold(member)
         try:
             yield member.sandbox
@@ -187,12 +190,12 @@ class Pool:
                     self._offer(taken)
             raise
 
-    async def _take(self, spec: SandboxSpec, timeout: float | None) -> Member:
+    async def _take(self, spec: SandboxSpec, timeout: float | None, first: bool = False) -> Member:
         started = time.monotonic()
         key = spec_key(spec)
         try:
             async with asyncio.timeout(timeout):
-                member = await self._take_warm(key) or await self._wait(Waiter(spec, key, _future()))
+                member = await self._take_warm(key) or await self._wait(Waiter(spec, key, _future(), first))
         except TimeoutError:
             breaker = self._starter.breaker
             why = f"; last failed start: {breaker.last_error}" if breaker.failures else ""

@@ -137,7 +137,7 @@ async def verdict(environment: Environment, played: Played, queue: SandboxQueue 
     """Grade a played episode in clean sandboxes; None when an end like its own gets no verdict."""
     if not is_gradable(environment, played.termination):
         return None
-    async with boxes_of(environment, played.episode.task, queue) as boxes:
+    async with boxes_of(environment, played.episode.task, queue, grading=True) as boxes:
         return await grade(environment, played.episode, boxes.main, boxes.others)
 
 

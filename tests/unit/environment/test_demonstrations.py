@@ -113,12 +113,12 @@ class Boxes:
         self.log: list[str] = []
 
     @asynccontextmanager
-    async def acquire(self, spec: SandboxSpec, *, timeout: float = 60.0) -> AsyncIterator[Any]:
+    async def acquire(self, spec: SandboxSpec, *, timeout: float = 60.0, first: bool = False) -> AsyncIterator[Any]:
         box = Box()
         self.boxes.append(box)
         self.held.append(box)
         self.most = max(self.most, len(self.held))
-        self.log.append("acquire")
+        self.log.append("acquire first" if first else "acquire")
         yield box
         self.held.remove(box)
         self.log.append("release")
@@ -146,7 +146,7 @@ async def test_grading__has_another_sandbox_taken_after_the_first_was_given_back
     pool = Boxes()
     demonstration = await play(Boxed(), Task("x", {"goal": 0}), lambda episode: "done", pool)
     assert demonstration.reward is not None
-    assert pool.log == ["acquire", "release", "acquire", "release"]
+    assert pool.log == ["acquire", "release", "acquire first", "release"]
     assert [box.pings for box in pool.boxes] == [1, 1]
 
 
@@ -177,8 +177,8 @@ class Breaking(Boxes):
         self.numbers = numbers
 
     @asynccontextmanager
-    async def acquire(self, spec: SandboxSpec, *, timeout: float = 60.0) -> AsyncIterator[Any]:
-        async with super().acquire(spec, timeout=timeout) as box:
+    async def acquire(self, spec: SandboxSpec, *, timeout: float = 60.0, first: bool = False) -> AsyncIterator[Any]:
+        async with super().acquire(spec, timeout=timeout, first=first) as box:
             box.broken = len(self.boxes) in self.numbers
             yield box
 

@@ -123,6 +123,22 @@ async def test_first_come_first_served() -> None:
     await pool.close()
 
 
+async def test_first_come_first_served__and_those_before_who_asked_to_be_first() -> None:
+    pool, order = Pool(Stock(), size=1), []
+
+    async def one(number: int, first: bool) -> None:
+        async with pool.acquire(SPEC, first=first):
+            order.append(number)
+
+    async with pool.acquire(SPEC):
+        users = [asyncio.ensure_future(one(number, first=number in (3, 5))) for number in range(6)]
+        while pool.metrics()["waiting"] < len(users):
+            await asyncio.sleep(0)
+    await asyncio.gather(*users)
+    assert order == [3, 5, 0, 1, 2, 4]
+    await pool.close()
+
+
 async def test_first_come_first_served__a_waiter_that_gave_up_is_not_in_the_way() -> None:
     """In one step of the loop somebody asks, the waiter is cancelled and the sandbox comes free."""
     stock = Stock()
