@@ -161,11 +161,11 @@ def _tell_outage(line: str) -> None:
 
 
 def _supervise(run: RunRow, processes: RunProcesses, store: TrajectoryStore, stop: _Stop) -> str:
-    trained, told, drops = False, time.monotonic(), Drops(run.spec.name)
+    told, drops = time.monotonic(), Drops(run.spec.name)
     while not stop.count:
         row = store.find_run(run.spec.name)
         assert row is not None, f"the row of run {run.spec.name} was deleted"
-        trained = trained or processes.watch(row.step)
+        trained = processes.watch(row.step)
         drops.look(store)
         if trained:
             scoring = store.pending_evaluation(run.id)
