@@ -246,7 +246,7 @@ def _model_dir(config: RunConfig, folder: Path, console: Console, log: ProcessLo
 def _renewed(
     store: TrajectoryStore, run: int, fence: int, lease_s: float, stop: threading.Event, held: Callable[[], Leases]
 ) -> Iterator[None]:
-    """Keep the trainer lease, and those of the batch that is ``held`` in an update, alive from a thread; when one is lost, the
+    """Keep the trainer lease, and those of what it has ``held`` since a claim, alive from a thread; when one is lost, the
     next fenced call fails."""
     ended = threading.Event()
 
