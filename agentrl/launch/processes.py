@@ -88,13 +88,17 @@ class RunProcesses:
         for child in self.children:
             self._spawn(child)
 
+    @property
+    def trainer(self) -> Child | None:
+        return next((child for child in self.children if child.role == "trainer"), None)
+
     def watch(self, step: int) -> bool:
         """Restart what died. True once the trainer has ended well; an error with a child's exit code when it can't go on."""
         if step > self._last_step:
             self._last_step = step
             for child in self.children:
                 child.deaths = 0
-        trainer = next((child for child in self.children if child.role == "trainer"), None)
+        trainer = self.trainer
         code = trainer.code if trainer else 0
         if trainer and code == EXIT_FENCED:
             raise RunFailed(f"Another trainer holds run {self.run}; this one stops for good. Log: {self._log(trainer)}")

@@ -2,6 +2,7 @@
 
 Invariants
 - clean_stop: Ctrl-C leaves no process, no container and no lost row, and prints the resume command.
+- patient_stop: however long the step in hand takes, the trainer ends it and saves a checkpoint; only a second Ctrl-C kills it.
 - final_evaluation: a run that reached its target ends only after its last evaluation was scored.
 """
 
@@ -33,7 +34,7 @@ from agentrl.types import Task
 
 POLL_S = 0.5
 STOP_S = 30.0
-"""Time the processes get to finish what they hold after a stop was asked for."""
+"""Time the other processes get, once the trainer has ended, to finish what they hold."""
 TASKS_PER_EPOCH = 20_000
 TELL_S = 10.0
 """How often progress is told while nothing else is printed."""
@@ -181,11 +182,17 @@ def _supervise(run: RunRow, processes: RunProcesses, store: TrajectoryStore, sto
 
 def _stop_all(processes: RunProcesses, stop: _Stop) -> None:
     processes.stop()
-    asked = stop.count
-    deadline = time.monotonic() + STOP_S
+    asked, began = min(stop.count, 1), time.monotonic()
+    told, deadline = began, began + STOP_S
     while time.monotonic() < deadline and stop.count <= asked:
         if processes.wait(POLL_S):
             return
+        now = time.monotonic()
+        if processes.trainer is not None and processes.trainer.code is None:
+            deadline = now + STOP_S
+            if now - told >= TELL_S:
+                told = now
+                print(f"  waiting for the trainer to finish its step and save it, {now - began:.0f} s so far", flush=True)
     processes.kill()
     processes.wait(STOP_S)
 

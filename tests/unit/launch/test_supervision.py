@@ -1,10 +1,11 @@
-"""A run is watched until its last evaluation was scored."""
+"""A run is watched until its last evaluation was scored, and a stop gives each process its time."""
 
 from __future__ import annotations
 
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -83,3 +84,57 @@ def test_final_evaluation__a_killed_worker_is_started_again(processes: RunProces
     looks = iter(range(500))
     assert supervise(processes, scored) == "finished"
     assert worker.process.pid != first
+
+
+def stopping(at: Path, end: str) -> list[str]:
+    """A trainer that, told to stop, does ``end``; the file ``at`` says that it can be told."""
+    return python(
+        f"import signal; asked = []; signal.signal(15, lambda *_: asked.append(1)); open({str(at)!r}, 'w').close()\n"
+        f"while not asked: time.sleep(0.01)\n{end}"
+    )
+
+
+def started(at: Path) -> None:
+    for _ in range(1000):
+        if at.exists():
+            return
+        time.sleep(0.01)
+    raise AssertionError("the child did not start")
+
+
+def test_patient_stop__a_long_step_is_waited_for_and_told(
+    processes: RunProcesses, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(launch, "STOP_S", 0.2)
+    monkeypatch.setattr(launch, "TELL_S", 0.3)
+    start(processes, trainer=stopping(tmp_path / "up", "time.sleep(1); sys.exit(130)"))
+    started(tmp_path / "up")
+    stop = launch._Stop()
+    stop.count = 1
+    launch._stop_all(processes, stop)
+    assert processes.children[0].code == 130
+    assert "waiting for the trainer to finish its step" in capsys.readouterr().out
+
+
+def test_patient_stop__a_second_interrupt_kills(processes: RunProcesses, tmp_path: Path) -> None:
+    start(processes, trainer=stopping(tmp_path / "up", "time.sleep(60)"))
+    started(tmp_path / "up")
+    stop = launch._Stop()
+    stop.count = 2  # the second one came before the launcher had seen the first
+    launch._stop_all(processes, stop)
+    assert processes.children[0].code == -signal.SIGKILL
+
+
+def test_patient_stop__workers_have_their_time_after_the_trainer(
+    processes: RunProcesses, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launch, "STOP_S", 0.3)
+    start(
+        processes,
+        trainer=stopping(tmp_path / "trainer", "sys.exit(130)"),
+        rollout=stopping(tmp_path / "rollout", "time.sleep(60)"),
+    )
+    started(tmp_path / "trainer")
+    started(tmp_path / "rollout")
+    launch._stop_all(processes, launch._Stop())
+    assert [child.code for child in processes.children] == [130, -signal.SIGKILL]
