@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from agentrl.errors import AgentRLError, EnvironmentFault, NotReadyError, RunFailed
+from agentrl.monitor.terminal import say
 
 EXIT_FENCED = 4
 FINAL_CODES = (2, 3, 5)
@@ -141,7 +142,7 @@ class RunProcesses:
                 f"({child.deaths} {'time' if child.deaths == 1 else 'times'} without progress): {self._last_words(child)} "
                 f"Its log: {self._log(child)}"
             )
-        print(f"  {child.role} ended with code {child.code}; starting it again ({self._last_words(child)})", flush=True)
+        say(f"  {child.role} ended with code {child.code}; starting it again ({self._last_words(child)})")
         self._spawn(child)
 
     def _spawn(self, child: Child) -> None:

@@ -28,6 +28,7 @@ from agentrl.launch.engine_servers import engine_servers
 from agentrl.launch.plan import Plan
 from agentrl.launch.processes import RunProcesses
 from agentrl.launch.summary import print_summary
+from agentrl.monitor.terminal import say
 from agentrl.store.contract import RunRow, RunSpec, TrajectoryStore
 from agentrl.store.patience import outlasting
 from agentrl.types import Task
@@ -41,13 +42,13 @@ TELL_S = 10.0
 
 
 class _Stop:
-    """Counts interrupts: the first asks, the second insists."""
+    """Counts interrupts: the first asks, the second insists. A closed terminal only asks: it may send its signal twice."""
 
     def __init__(self) -> None:
         self.count = 0
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
-        self.count += 1
+        self.count = max(self.count, 1) if number == signal.SIGHUP else self.count + 1
 
 
 def draw_tasks(config: RunConfig) -> dict[str, list[Task]]:
@@ -125,7 +126,7 @@ def execute(run: RunRow, store: TrajectoryStore) -> int:
         status, failure = "failed", None
         store.set_run_status(run.id, "running")
         if not config.rollout.workers:
-            print(f"  outside agents act in it through `agentrl gateway --run {run.spec.name}`", flush=True)
+            say(f"  outside agents act in it through `agentrl gateway --run {run.spec.name}`")
         try:
             processes.start(trains=trains)
             status = _supervise(run, processes, store, stop)
@@ -158,7 +159,7 @@ def _only_launcher(run: RunRow, folder: Path) -> Iterator[None]:
 
 
 def _tell_outage(line: str) -> None:
-    print(f"  waiting for the database: {line}", flush=True)
+    say(f"  waiting for the database: {line}")
 
 
 def _supervise(run: RunRow, processes: RunProcesses, store: TrajectoryStore, stop: _Stop) -> str:
@@ -174,9 +175,9 @@ def _supervise(run: RunRow, processes: RunProcesses, store: TrajectoryStore, sto
                 return "finished"
             if time.monotonic() - told >= TELL_S:
                 told = time.monotonic()
-                print(f"  scoring version {scoring.version}: {scoring.done}/{scoring.n} episodes", flush=True)
+                say(f"  scoring version {scoring.version}: {scoring.done}/{scoring.n} episodes")
         time.sleep(POLL_S)
-    print("Stopping: finishing the step in hand and saving a checkpoint. Ctrl-C again stops at once.", flush=True)
+    say("Stopping: finishing the step in hand and saving a checkpoint. Ctrl-C again stops at once.")
     return "interrupted"
 
 
@@ -192,7 +193,7 @@ def _stop_all(processes: RunProcesses, stop: _Stop) -> None:
             deadline = now + STOP_S
             if now - told >= TELL_S:
                 told = now
-                print(f"  waiting for the trainer to finish its step and save it, {now - began:.0f} s so far", flush=True)
+                say(f"  waiting for the trainer to finish its step and save it, {now - began:.0f} s so far")
     processes.kill()
     processes.wait(STOP_S)
 
@@ -200,7 +201,10 @@ def _stop_all(processes: RunProcesses, stop: _Stop) -> None:
 @contextmanager
 def _interrupts() -> Iterator[_Stop]:
     stop = _Stop()
-    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    numbers = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # else started by nohup
+        numbers.append(signal.SIGHUP)
+    before = {number: signal.signal(number, stop) for number in numbers}
     try:
         yield stop
     finally:

@@ -29,6 +29,7 @@ from agentrl.environment.registry import load
 from agentrl.errors import CommitRefused, EnvironmentFault, Fenced, RunFailed, TokenDrift, UnknownOutcome
 from agentrl.model.config import ModelConfig
 from agentrl.monitor.log import ProcessLog
+from agentrl.monitor.terminal import say
 from agentrl.store.contract import Checkpoint, RunRow, TrainerStart, TrajectoryStore
 from agentrl.store.loads import EngineLoad
 from agentrl.store.patience import outlasting
@@ -66,7 +67,7 @@ def run_trainer(store: TrajectoryStore, run: RunRow) -> int:
         return EXIT_STOPPED
     except Fenced as error:
         log.error("fenced out", error=str(error))
-        print(f"  trainer: {error}", flush=True)
+        say(f"  trainer: {error}")
         return EXIT_FENCED
     except (RunFailed, EnvironmentFault, TokenDrift) as error:
         log.error("run failed", error=str(error))

@@ -138,3 +138,22 @@ def test_patient_stop__workers_have_their_time_after_the_trainer(
     started(tmp_path / "rollout")
     launch._stop_all(processes, launch._Stop())
     assert [child.code for child in processes.children] == [130, -signal.SIGKILL]
+
+
+def test_closed_terminal__asks_and_never_insists() -> None:
+    with launch._interrupts() as stop:
+        for _ in range(2):
+            os.kill(os.getpid(), signal.SIGHUP)
+        assert stop.count == 1
+        os.kill(os.getpid(), signal.SIGINT)
+        assert stop.count == 2
+
+
+def test_closed_terminal__of_nohup_is_none() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with launch._interrupts() as stop:
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert stop.count == 0
+    finally:
+        signal.signal(signal.SIGHUP, before)
