@@ -26,7 +26,7 @@ from agentrl.config.run import RunConfig
 from agentrl.config.stored import from_row
 from agentrl.engine.sglang.loading import locks_folder
 from agentrl.environment.registry import load
-from agentrl.errors import CommitRefused, EnvironmentFault, Fenced, RunFailed, TokenDrift, UnknownOutcome
+from agentrl.errors import CommitRefused, EnvironmentFault, Fenced, NotReadyError, RunFailed, TokenDrift, UnknownOutcome
 from agentrl.model.config import ModelConfig
 from agentrl.monitor.log import ProcessLog
 from agentrl.monitor.terminal import say
@@ -136,14 +136,21 @@ def _start(
 ) -> tuple[TrainerStart, Checkpoint | None]:
     """Start from the newest checkpoint that verifies, once the holder's lease has lapsed.
 
-    A holder that died leaves a lease of ``lease_s`` at most; one that holds it for longer lives: `Fenced`.
+    A holder that died leaves a lease of ``lease_s`` at most; one that holds it for longer lives: `Fenced`. `NotReadyError` when
+    there are checkpoints and none verifies: a start without one would abandon every step for good.
     """
     whole = _Whole(console)
     owner = f"{socket.gethostname()}:{os.getpid()}:{uuid4().hex[:8]}"
     deadline = time.monotonic() + lease_s * PATIENCE
     said = False
     while True:
-        checkpoint = next(filter(whole, store.checkpoints(run.id)), None)
+        checkpoints = store.checkpoints(run.id)
+        checkpoint = next(filter(whole, checkpoints), None)
+        if checkpoints and checkpoint is None:
+            raise NotReadyError(
+                f"No checkpoint of run {run.spec.name} is whole; the newest of {len(checkpoints)} should be in "
+                f"{checkpoints[0].uri}. Is its disk mounted here? Nothing was given up: resume when it is there again."
+            )
         try:
             start = store.start_trainer(run.id, owner=owner, lease_s=lease_s, checkpoint=checkpoint.id if checkpoint else None)
         except Fenced as error:

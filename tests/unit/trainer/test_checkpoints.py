@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -12,6 +14,7 @@ from trainer_samples import reference_model, sample_rows, trained
 
 from agentrl.errors import NotReadyError, UsageError
 from agentrl.store.contract import Checkpoint
+from agentrl.trainer import checkpointing
 from agentrl.trainer.checkpointing import (
     MANIFEST,
     SAVING_SHARE,
@@ -64,6 +67,20 @@ def test_whole_or_nothing(saved: Checkpoint, damage: str, tmp_path: Path) -> Non
     else:
         (folder / MANIFEST).unlink()
     assert not verify_checkpoint(copy)
+
+
+@pytest.mark.parametrize("unread", [MANIFEST, ".distcp"])
+def test_unread_is_not_damaged(saved: Checkpoint, unread: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = checkpointing._hash
+
+    def stale(path: Path) -> str:
+        if path.name.endswith(unread):
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), str(path))
+        return real(path)
+
+    monkeypatch.setattr(checkpointing, "_hash", stale)
+    with pytest.raises(NotReadyError, match=r"can't be read: .*Stale"):
+        verify_checkpoint(saved)
 
 
 def test_checkpoint_of_another_model__both_sizes_are_named(saved: Checkpoint) -> None:

@@ -12,7 +12,7 @@ from uuid import uuid4
 import numpy as np
 import pytest
 
-from agentrl.errors import Fenced, TokenDrift
+from agentrl.errors import Fenced, NotReadyError, TokenDrift
 from agentrl.launch.processes import FINAL_CODES
 from agentrl.monitor.log import ProcessLog
 from agentrl.store.contract import Checkpoint, RunRow, RunSpec, StepCommit
@@ -117,6 +117,23 @@ def test_damaged_checkpoint__is_told_once_and_the_one_before_it_is_taken(
     assert (start.step, chosen.uri if chosen else None) == (1, "older")
     assert looked == ["newer", "older"], "while it waited for the lease, too"
     assert capsys.readouterr().out.count("the checkpoint of step 1 is passed over: files in newer are missing or changed") == 1
+
+
+def test_no_checkpoint_is_whole__nothing_is_abandoned(case: Case) -> None:
+    """A folder that is not mounted must not cost the run its steps."""
+    fence = case.start().fence
+    claim = case.store.claim(case.run.id, fence, n_min=1, n_max=1, lease_s=60)
+    consumed = [(item.item, item.token) for item in claim.items]
+    case.store.commit_step(case.run.id, fence, StepCommit(1, False, 0, "h", {}, {}, consumed=consumed))
+    case.store.add_checkpoint(case.run.id, fence, step=1, updates=0, version=0, uri="/not/mounted/b1-f1-s1", checksum="c")
+    case.store.release_trainer(case.run.id, fence)
+    with pytest.raises(NotReadyError, match="/not/mounted/b1-f1-s1") as raised:
+        case.start()
+    assert raised.value.exit_code in FINAL_CODES
+    row = case.store.find_run("r")
+    assert row is not None
+    assert row.step == 1
+    assert len(case.store.checkpoints(case.run.id)) == 1
 
 
 def test_start_while_stopping__does_not_wait(case: Case) -> None:
