@@ -3,7 +3,8 @@
 Invariants
 - clean_stop: Ctrl-C leaves no process, no container and no lost row, and prints the resume command.
 - patient_stop: however long the step in hand takes, the trainer ends it and saves a checkpoint; only a second Ctrl-C kills it.
-- final_evaluation: a run that reached its target ends only after its last evaluation was scored.
+- final_evaluation: a run that reached its target ends only after its last weights were scored. A trainer that died before it
+  asked for that score goes back to its checkpoint.
 """
 
 from __future__ import annotations
@@ -116,7 +117,7 @@ def create_run(plan: Plan, store: TrajectoryStore) -> RunRow:
 def execute(run: RunRow, store: TrajectoryStore) -> int:
     """Run until the target, an interrupt or a failure. The exit code for the shell."""
     config, folder = from_row(run.spec.config)
-    trains = run.step < config.trainer.steps
+    trains = run.step < config.trainer.steps or not _score_was_asked_for(run, store)
     if not trains and store.pending_evaluation(run.id) is None:
         raise UsageError(f"Run {run.spec.name} has already reached its {config.trainer.steps} steps.")
     started = time.monotonic()
@@ -139,6 +140,13 @@ def execute(run: RunRow, store: TrajectoryStore) -> int:
     if failure is not None:
         raise failure
     return 0 if status == "finished" else 130
+
+
+def _score_was_asked_for(run: RunRow, store: TrajectoryStore) -> bool:
+    """Whether there is an evaluation of the run's newest weights, finished or not."""
+    asked = [result.evaluation for result in store.evaluation_results(run.id)]
+    pending = store.pending_evaluation(run.id)
+    return any(e.updates >= run.updates for e in [*asked, *([] if pending is None else [pending])])
 
 
 @contextmanager
