@@ -33,11 +33,11 @@ MAX_RESTARTS = 3
 _PR_SET_PDEATHSIG = 1
 
 
-def die_with_parent(parent: int) -> None:
-    """Ask the kernel for SIGTERM when the parent ends. Called at the start of a child; covers a parent already gone."""
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+def die_with_parent(parent: int, number: int = signal.SIGTERM) -> None:
+    """Ask the kernel for a signal when the parent ends. Called at the start of a child; covers a parent already gone."""
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0)
     if os.getppid() != parent:
-        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), number)
 
 
 @dataclass

@@ -99,7 +99,12 @@ def _train(store: TrajectoryStore, run: RunRow, config: RunConfig, folder: Path,
 
 
 def follow() -> int:
-    """What every rank but the first does: hear which models to build, then do as told. The exit code."""
+    """What every rank but the first does: hear which models to build, then do as told. The exit code.
+
+    A signal to all ranks is for the first one: it can't finish its step and save it without the others.
+    """
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)
     join_world()
     channel = Channel()
     if (told := channel.hear()) is not None:

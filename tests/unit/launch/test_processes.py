@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from agentrl.errors import EnvironmentFault, NotReadyError, RunFailed
@@ -134,3 +136,27 @@ def test_servers_last__a_server_ends_after_those_that_use_it(processes: RunProce
     assert processes.wait(10)
     assert server.code is not None
     assert (tmp_path / "logs" / "sglang-0.stderr").read_text() == "listening\n"
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_no_orphans__the_launcher_is_killed(rank: int) -> None:
+    """Rank 1 heeds no SIGTERM: it dies all the same."""
+    heeds = "" if rank == 0 else "signal.signal(signal.SIGTERM, signal.SIG_IGN); "
+    child = (
+        "import signal, time; from agentrl.cli.workers import follow_parent; follow_parent(); "
+        f"{heeds}print('up', flush=True); time.sleep(10); print('survived', flush=True)"
+    )
+    parent = (
+        "import os, subprocess, sys, time; "
+        f"own = os.environ | {{'AGENTRL_PARENT': str(os.getpid()), 'RANK': '{rank}'}}; "
+        f"child = subprocess.Popen([sys.executable, '-c', {child!r}], env=own); print(child.pid, flush=True); time.sleep(60)"
+    )
+    launcher = subprocess.Popen([sys.executable, "-c", parent], stdout=subprocess.PIPE, text=True)
+    assert launcher.stdout is not None
+    with launcher.stdout:
+        pid = int(launcher.stdout.readline())
+        assert launcher.stdout.readline() == "up\n"
+        launcher.kill()
+        launcher.wait()
+        assert launcher.stdout.read() == "", "its end is closed when the child has ended, too"
+    assert not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 import time
 from pathlib import Path
@@ -141,6 +143,24 @@ def test_start_while_stopping__does_not_wait(case: Case) -> None:
     case.stop.set()
     with pytest.raises(Fenced):
         case.start()
+
+
+def test_one_stop__other_ranks_leave_it_to_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stop that reaches all ranks, as torchrun sends it, must not take from rank 0 those that save with it."""
+
+    class Stopped:
+        def hear(self) -> None:
+            for number in (signal.SIGTERM, signal.SIGINT):
+                os.kill(os.getpid(), number)
+
+    monkeypatch.setattr(trainer, "join_world", lambda: None)
+    monkeypatch.setattr(trainer, "Channel", Stopped)
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        assert trainer.follow() == trainer.EXIT_DONE
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def test_difference_between_engine_and_trainer__is_not_tried_again(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
