@@ -146,8 +146,7 @@ def _start(
     """
     whole = _Whole(console)
     owner = f"{socket.gethostname()}:{os.getpid()}:{uuid4().hex[:8]}"
-    deadline = time.monotonic() + lease_s * PATIENCE
-    said = False
+    deadline: float | None = None
     while True:
         checkpoints = store.checkpoints(run.id)
         checkpoint = next(filter(whole, checkpoints), None)
@@ -159,9 +158,9 @@ def _start(
         try:
             start = store.start_trainer(run.id, owner=owner, lease_s=lease_s, checkpoint=checkpoint.id if checkpoint else None)
         except Fenced as error:
-            if not said:
+            if deadline is None:  # only now: reading checkpoints, and an outage of the store, take their own time
+                deadline = time.monotonic() + lease_s * PATIENCE
                 console.say(f"waiting for a lease: {error}")
-                said = True
             if time.monotonic() > deadline or stop.wait(START_RETRY_S):
                 raise
         else:

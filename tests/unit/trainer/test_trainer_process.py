@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -79,6 +80,21 @@ def test_start_after_a_kill__waits_for_the_lease(case: Case, capsys: pytest.Capt
     killed = case.store.start_trainer(case.run.id, owner="killed", lease_s=LEASE_S, checkpoint=None)
     assert case.start().fence > killed.fence
     assert capsys.readouterr().out.count("waiting for a lease: trainer killed holds run") == 1
+
+
+def test_start_after_an_outage__has_its_whole_time_for_the_lease(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The database comes back, and another trainer's last renewal with it, after longer than a start waits."""
+    killed: list[int] = []
+    checkpoints = case.store.checkpoints
+
+    def late(run: int) -> Sequence[Checkpoint]:
+        if not killed:
+            time.sleep(LEASE_S * trainer.PATIENCE * 1.1)
+            killed.append(case.store.start_trainer(run, owner="killed", lease_s=LEASE_S, checkpoint=None).fence)
+        return checkpoints(run)
+
+    monkeypatch.setattr(case.store, "checkpoints", late)
+    assert case.start().fence > killed[0]
 
 
 def test_start_beside_a_living_trainer__fenced(case: Case) -> None:
