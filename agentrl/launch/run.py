@@ -2,6 +2,7 @@
 
 Invariants
 - clean_stop: Ctrl-C leaves no process, no container and no lost row, and prints the resume command.
+- database_comes_back: a private server that is killed is started again; one that the user named is only waited for.
 - patient_stop: however long the step in hand takes, the trainer ends it and saves a checkpoint; only a second Ctrl-C kills it.
 - final_evaluation: a run that reached its target ends only after its last weights were scored. A trainer that died before it
   asked for that score goes back to its checkpoint.
@@ -30,6 +31,7 @@ from agentrl.launch.plan import Plan
 from agentrl.launch.processes import RunProcesses
 from agentrl.launch.summary import print_summary
 from agentrl.monitor.terminal import say
+from agentrl.store.connect import database_url
 from agentrl.store.contract import RunRow, RunSpec, TrajectoryStore
 from agentrl.store.patience import outlasting
 from agentrl.types import Task
@@ -122,7 +124,7 @@ def execute(run: RunRow, store: TrajectoryStore) -> int:
         raise UsageError(f"Run {run.spec.name} has already reached its {config.trainer.steps} steps.")
     started = time.monotonic()
     with _only_launcher(run, folder), _interrupts() as stop:
-        store = outlasting(store, config.store.outage_s, lambda: stop.count > 0, _tell_outage)
+        store = outlasting(store, config.store.outage_s, lambda: stop.count > 0, _bear_outage)
         processes = RunProcesses(run.spec.name, folder, config.rollout.workers, engine_servers(config, folder))
         status, failure = "failed", None
         store.set_run_status(run.id, "running")
@@ -166,8 +168,13 @@ def _only_launcher(run: RunRow, folder: Path) -> Iterator[None]:
         yield
 
 
-def _tell_outage(line: str) -> None:
+def _bear_outage(line: str) -> None:
     say(f"  waiting for the database: {line}")
+    time.sleep(POLL_S)  # a server that is just dying counts as running
+    try:
+        database_url()  # starts the private server if it was killed, e.g. for want of memory
+    except NotReadyError as error:
+        say(f"  {error}")
 
 
 def _supervise(run: RunRow, processes: RunProcesses, store: TrajectoryStore, stop: _Stop) -> str:
