@@ -63,8 +63,8 @@ def rollout(
 def follow_parent() -> None:
     """End with the process that started this one, if a command of ours did.
 
-    A rank above 0 leaves every stop to rank 0, so that it must be killed.
+    A rank of several must be killed: those above 0 leave a stop to rank 0, which can save nothing without them.
     """
     parent = os.environ.pop("AGENTRL_PARENT", None)
     if parent is not None:
-        die_with_parent(int(parent), signal.SIGKILL if int(os.environ.get("RANK", "0")) > 0 else signal.SIGTERM)
+        die_with_parent(int(parent), signal.SIGKILL if "RANK" in os.environ else signal.SIGTERM)
