@@ -242,8 +242,14 @@ class Provider(Protocol):
 class SandboxPool(Protocol):
     """Warm sandboxes per spec."""
 
-    def acquire(self, spec: SandboxSpec, *, timeout: float = 60.0) -> AbstractAsyncContextManager[Sandbox]:
-        """A clean, live sandbox; on exit it is reset and kept, or destroyed. `SandboxUnavailable` after ``timeout``."""
+    def acquire(
+        self, spec: SandboxSpec, *, timeout: float | None = 60.0, first: bool = False
+    ) -> AbstractAsyncContextManager[Sandbox]:
+        """A clean, live sandbox; on exit it is reset and kept, or destroyed.
+
+        `SandboxUnavailable` after ``timeout`` seconds, None: only when sandboxes can't be started. ``first``: before all who
+        did not say so, for short work that others wait for.
+        """
         ...
 
     def acquire_group(

@@ -38,7 +38,7 @@ async def play_at_keyboard(environment: Environment, provider: Provider | None, 
     tasks = checked_tasks(environment, split, seed, index + 1)
     if index >= len(tasks):
         raise UsageError(f"The split {split} has {len(tasks)} tasks; --task counts from 0.")
-    pool = Pool(provider, 2) if provider is not None else None
+    pool = Pool(provider, max(2, environment.n_sandboxes)) if provider is not None else None
     try:
         queue = queue_for(pool)
         async with boxes_of(environment, tasks[index], queue) as boxes:

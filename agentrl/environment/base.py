@@ -187,6 +187,11 @@ class Environment:
         return self.sandbox is not None or bool(self.sandboxes) or self.has_sandbox_for
 
     @property
+    def n_sandboxes(self) -> int:
+        """How many an episode takes at the most."""
+        return len(self.sandboxes) + (self.sandbox is not None or self.has_sandbox_for)
+
+    @property
     def is_repeatable(self) -> bool:
         """Whether any episode may be run again after a failure that nobody saw: all tools say ``side_effects=False``."""
         own = not any(tool.side_effects for tool in self.tools.values())

@@ -33,9 +33,12 @@ async def provider_for(
 
 @asynccontextmanager
 async def pool_for(environment: Environment, size: int = 2) -> AsyncIterator[Pool | None]:
-    """A pool of that provider, closed at the end; None when the environment needs no sandbox."""
+    """A pool of that provider, closed at the end; None when the environment needs no sandbox.
+
+    ``size``: see `sandboxes.pool.Pool`; it has room for one episode in any case.
+    """
     provider, _ = await provider_for(environment)
-    pool = Pool(provider, size) if provider is not None else None
+    pool = Pool(provider, max(size, environment.n_sandboxes)) if provider is not None else None
     try:
         yield pool
     finally:

@@ -20,7 +20,7 @@ from agentrl.config.options import unread_options
 from agentrl.config.presets import PRESETS
 from agentrl.config.run import RunConfig
 from agentrl.environment.base import Environment, checked_tasks
-from agentrl.environment.boxes import distinct_specs
+from agentrl.environment.boxes import check_room, distinct_specs
 from agentrl.errors import NotReadyError, UsageError
 from agentrl.launch.disk import free_space, runs_folder
 from agentrl.launch.engine_servers import engine_line, engine_servers
@@ -78,6 +78,7 @@ def make_plan(resolved: Resolved, name: str | None, store: TrajectoryStore, stor
             f"rollout.resume_partial does an episode's calls again, but environment {environment.name} has tools whose calls "
             "may not be repeated: leave it out, or declare them with @tool(side_effects=False) where that is true."
         )
+    check_room(environment, config.sandbox.pool_size)
     reason = _sandbox(config, environment)
     engine_servers(config, folder)
     lines = {

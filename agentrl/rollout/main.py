@@ -75,7 +75,8 @@ async def _serve(
     engine = await unless(stop, open_engine(config, run.spec.name, folder, model_dir, log, evaluate=evaluate))
     if engine is None:
         return
-    pool = Pool(provider, min(config.sandbox.pool_size, EVALUATION_POOL) if evaluate else config.sandbox.pool_size)
+    size = config.sandbox.pool_size
+    pool = Pool(provider, min(size, max(EVALUATION_POOL, environment.n_sandboxes)) if evaluate else size)
     sampling = Sampling(temperature=config.engine.temperature)
     name = f"{socket.gethostname()}:{os.getpid()}:{role}"
     log.info("rollout starts", worker=name, sandbox=reason, engine=engine.info.name)

@@ -106,7 +106,7 @@ def _progress(config: RunConfig, console: Console, stop: Event) -> Callable[[int
 async def _collect(config: RunConfig, environment: Environment, on_progress: Callable[[int], None]) -> list[Demonstration]:
     sandbox = config.sandbox
     provider, _ = await choose(None if sandbox.provider == "auto" else sandbox.provider, sandbox.unsafe_local_execution)
-    pool = Pool(provider, min(CONCURRENCY, sandbox.pool_size))
+    pool = Pool(provider, min(max(CONCURRENCY, environment.n_sandboxes), sandbox.pool_size))
     try:
         n = config.warm_start.demonstrations
         return await collect(environment, config.seed, n, pool, CONCURRENCY, on_progress)

@@ -66,10 +66,11 @@ async def validate(
     checks = [drawn, schemas.round_trip(environment), _overlap(tasks)]
     given = copy.deepcopy({split: of_split[:n] for split, of_split in tasks.items()})
     specs = distinct_specs(environment, [task for of_split in tasks.values() for task in of_split[:n]])[:POOL_SIZE]
+    size = max(POOL_SIZE, environment.n_sandboxes)
     # Without isolation the root is the host's own: only the episode's folder is its image.
     roots = () if provider is not None and provider.name == "local" else ("/",)
     try:
-        async with _queue(provider, specs) as queue, _queue(provider, specs) as fresh:
+        async with _queue(provider, specs, size) as queue, _queue(provider, specs, size) as fresh:
             checks += await _played(_Run(environment, tasks, n, queue, roots, chat), fresh, repeats)
     except (AgentRLError, SandboxError) as error:
         checks.append(Check("episodes", False, f"{type(error).__name__}: {error}"))
@@ -146,11 +147,11 @@ async def _leaks(run: _Run) -> list[Check]:
 
 
 @asynccontextmanager
-async def _queue(provider: Provider | None, specs: Sequence[SandboxSpec]) -> AsyncIterator[SandboxQueue | None]:
+async def _queue(provider: Provider | None, specs: Sequence[SandboxSpec], size: int) -> AsyncIterator[SandboxQueue | None]:
     if provider is None:
         yield None
         return
-    pool = Pool(provider, POOL_SIZE)
+    pool = Pool(provider, size)
     try:
         for spec in specs:
             await pool.warm(spec, 1)  # the start of a sandbox is no part of the first turn

@@ -8,9 +8,9 @@ import pytest
 
 from agentrl.environment import Environment, Episode, Message, Task, tool, tool_call
 from agentrl.environment.base import checked_tasks
-from agentrl.environment.boxes import distinct_specs, specs_of
+from agentrl.environment.boxes import check_room, distinct_specs, specs_of
 from agentrl.environment.demonstrate import play
-from agentrl.errors import EnvironmentFault
+from agentrl.errors import EnvironmentFault, UsageError
 from sandboxes.contract import Sandbox, SandboxSpec
 from sandboxes.local import UnsafeLocal
 from sandboxes.pool import Pool
@@ -77,3 +77,9 @@ def test_sandbox_for__of_a_wrong_kind_or_that_raises_names_its_place(given: Any)
 
     with pytest.raises(EnvironmentFault, match=r"task '0'.*sandbox_for.*test_task_sandboxes\.py:\d+\)"):
         specs_of(Wrong(), checked_tasks(Wrong(), "train", 0, 1)[0])
+
+
+def test_more_sandboxes_than_may_exist__are_refused_with_both_numbers() -> None:
+    check_room(Shelves(), 2)
+    with pytest.raises(UsageError, match=r"uses 2 sandboxes at once, and sandbox\.pool_size=1 .* sandbox\.pool_size=2"):
+        check_room(Shelves(), 1)
