@@ -17,7 +17,7 @@ class PostgresGrading(PostgresReading):
 
     def claim_grades(self, run: int, *, worker: str, n: int, lease_s: float, held: Sequence[int] = ()) -> Sequence[GradeJob]:
         found = self.rows(
-            "select trajectory, fence, start_version, attempt from agentrl.claim_grades_v1(%s, %s, %s, %s, %s::bigint[])"
+            "select trajectory, fence, start_version, attempt from agentrl.claim_grades_v2(%s, %s, %s, %s, %s::bigint[])"
             " with ordinality order by ordinality",
             (run, worker, n, float(lease_s), list(held)),
         )

@@ -2,7 +2,7 @@
 
 -- Gives up to n grade jobs to a reward worker, oldest first; also reaps. What it holds under another fence than those that it names
 -- comes from a lost reply, and is free again at no cost of an attempt.
-create or replace function agentrl.claim_grades_v1(
+create or replace function agentrl.claim_grades_v2(
   run_ bigint, worker_ text, n_ bigint, lease_s double precision, fences_ bigint[])
 returns table (trajectory uuid, fence bigint, start_version bigint, attempt bigint) language plpgsql as $$
 declare
