@@ -202,6 +202,7 @@ def test_second_release__goes_on_between_pre_and_post(embedded_server: Server) -
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute("drop index agentrl.ready_run_oldest_update_at_item_idx")
         connection.execute("alter function agentrl.claim_v3 rename to claim_v2")
+        connection.execute("alter function agentrl.claim_grades_v2 rename to claim_grades_v1")
         connection.execute("alter table agentrl.segment add column body_hash bytea not null")
         connection.execute("drop view agentrl.v_stuck")
         for table, columns in NEW_COLUMNS.items():
@@ -213,7 +214,7 @@ def test_second_release__goes_on_between_pre_and_post(embedded_server: Server) -
     assert migrate(make_url(url), "pre") == ("pre_0003",)
     assert schema_status(make_url(url)) == SchemaStatus("pre_0003", ("post_0003",))
     with psycopg.connect(url) as connection:
-        for place in ("claim_v2", "more_can_arise_v2", "pick_v1", "work_v1"):
+        for place in ("claim_v2", "claim_grades_v1", "more_can_arise_v2", "pick_v1", "work_v1"):
             assert connection.execute("select 1 from pg_proc where proname = %s", (place,)).fetchone()
         assert connection.execute("select name, holds from agentrl.conservation").fetchone() == (bench.spec.name, True)
     bench.store = PostgresStore(url)

@@ -103,7 +103,7 @@ def upgrade() -> None:
     op.execute("alter table agentrl.event drop constraint event_is_a_legal_move")
     op.execute(_MOVES)
     op.execute("create index on agentrl.ready (run, oldest_update, at, item)")
-    replace_code(op.get_bind(), keep=(*CALLED_BEFORE, "claim_v2"))
+    replace_code(op.get_bind(), keep=(*CALLED_BEFORE, "claim_v2", "claim_grades_v1"))
     op.execute(
         "create view agentrl.conservation as select run, run_name as name, created, live, grade_job, graded, ready, lease,"
         " consumed, dropped, evaluated, eval_open, holds from agentrl.v_conservation"
