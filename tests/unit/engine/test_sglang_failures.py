@@ -137,6 +137,90 @@ async def test_current_before_routable__a_restarted_server_answers_with_the_newe
     assert any("serves after" in line for line in case.said)
 
 
+async def restarted_in_a_load(case: Case, engine: SGLangEngine, name: str) -> asyncio.Event:
+    """The server came back, and what it is to be given waits for the event."""
+    server, gate, begun = case.server(name), asyncio.Event(), asyncio.Event()
+    up, update = engine.metrics()["servers_up"], server._update_weights_from_disk
+
+    async def gated(body: dict[str, Any]) -> dict[str, Any]:
+        begun.set()
+        await gate.wait()
+        return await update(body)
+
+    server.die()
+    await eventually(lambda: engine.metrics()["servers_up"] == up - 1)
+    server._update_weights_from_disk = gated
+    server.start()
+    await asyncio.wait_for(begun.wait(), 5)
+    return gate
+
+
+async def test_current_before_routable__a_server_that_comes_back_while_a_version_is_loaded_gets_that(case: Case) -> None:
+    engine = await case.engine("a", "b")
+    await engine.load(case.version(1))
+    await eventually(lambda: engine.metrics()["servers_up"] == 2)
+    gate = await restarted_in_a_load(case, engine, "b")
+    await engine.load(case.version(2))
+    gate.set()
+    await eventually(lambda: engine.metrics()["servers_up"] == 2)
+    assert case.server("b").name == WeightNames("r").name(case.version(2))
+    for i in range(4):
+        assert set((await engine.generate(turn(str(i), n=3))).versions.tolist()) == {2}
+
+
+async def test_current_before_routable__the_only_server_comes_back_while_a_version_is_loaded(case: Case) -> None:
+    engine = await case.engine("a")
+    await engine.load(case.version(1))
+    gate = await restarted_in_a_load(case, engine, "a")
+    loading = asyncio.create_task(engine.load(case.version(2)))
+    await eventually(lambda: engine._fleet.wanted is not None and engine._fleet.wanted.version.version == 2)
+    gate.set()
+    await loading
+    assert set((await engine.generate(turn(n=3))).versions.tolist()) == {2}
+
+
+async def test_current_before_routable__an_own_server_that_comes_back_goes_back_with_the_others(case: Case) -> None:
+    engine = await case.engine("a", "b", shared=False)
+    await engine.load(case.version(2))
+    await eventually(lambda: engine.metrics()["servers_up"] == 2)
+    gate = await restarted_in_a_load(case, engine, "b")
+    await engine.load(case.version(1))
+    gate.set()
+    await eventually(lambda: engine.metrics()["servers_up"] == 2)
+    assert case.server("b").name == WeightNames("r").name(case.version(1))
+
+
+async def test_own_server_with_a_newer_version_than_wanted__is_brought_back(case: Case) -> None:
+    engine = await case.engine("a", shared=False)
+    await engine.load(case.version(1))
+    case.server("a").name = WeightNames("r").name(case.version(2))
+    await eventually(lambda: case.server("a").name == WeightNames("r").name(case.version(1)))
+
+
+async def test_one_after_the_other__a_load_waits_for_the_one_before_it(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = await case.engine("a", shared=False)
+    await engine.load(case.version(2))
+    begun, gate, bring = [], asyncio.Event(), fleet.bring
+
+    async def gated(server: Any, info: Any, weights: Any, *arguments: Any, **options: Any) -> Any:
+        begun.append(weights.version.version)
+        await gate.wait()
+        return await bring(server, info, weights, *arguments, **options)
+
+    monkeypatch.setattr(fleet, "bring", gated)
+    case.server("a").name = "default"  # rolled back: a probe finds it
+    await eventually(lambda: begun == [2])
+    loading = asyncio.create_task(engine.load(case.version(1)))
+    await eventually(lambda: engine._fleet.wanted is not None and engine._fleet.wanted.version.version == 1)
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert begun == [2]
+    gate.set()
+    await loading
+    assert begun == [2, 1]
+    assert case.server("a").name == WeightNames("r").name(case.version(1))
+
+
 async def test_current_before_routable__a_restart_nobody_saw_gives_no_token(case: Case) -> None:
     engine = await case.engine("a", poll_s=60.0)
     await engine.load(case.version(1))
