@@ -6,6 +6,7 @@ Invariants, each a test of this name:
 - ``sticky``: a session stays with its server, which has its prefix cached, for as long as that is up.
 - ``paused_is_alive``: a server that answers is alive, paused or not; one that was left paused is resumed.
 - ``nobody_waits_for_ever``: whoever waits for a server gets one or an error that names all of them.
+- ``watched_for_good``: whatever goes wrong with a server once one has served, each is looked at again.
 """
 
 from __future__ import annotations
@@ -83,6 +84,7 @@ class Fleet:
         self._home: dict[str, Member] = {}
         self._changed = asyncio.Event()
         self._refused: UsageError | None = None
+        self._served = False
         self._watchers: list[asyncio.Task[None]] = []
         self._told = 0.0
 
@@ -170,11 +172,11 @@ class Fleet:
         began = time.monotonic()
         while True:
             self._changed.clear()
+            if self._refused is not None:
+                raise self._refused
             up = [member for member in self.members if member.up]
             if up:
                 return min(up, key=lambda member: len(member.sessions))
-            if self._refused is not None:
-                raise self._refused
             if unless is not None and unless.is_set():
                 return None
             now = time.monotonic()
@@ -193,11 +195,22 @@ class Fleet:
             try:
                 await (self._probe(member) if member.up else self._recover(member))
             except UsageError as error:
-                self._refused = error
-                self._changed.set()
+                if self._served:  # it fitted, so it may again: something else answers there while it restarts, for example
+                    self._unfit(member, error)
+                else:
+                    self._refused = error
+                    self._changed.set()
             except EngineError as error:
                 self.lost(member, error)
+            except Exception as error:  # a watcher's boundary: without it the server would never come back
+                self.lost(member, EngineError(f"{member.server.url}: {error!r}"))
             await self._pause(member)
+
+    def _unfit(self, member: Member, error: UsageError) -> None:
+        """Told once, not at every look."""
+        if member.problem != str(error):
+            self._tell(f"SGLang server not used: {error}")
+        self.lost(member, EngineError(str(error)))
 
     async def _pause(self, member: Member) -> None:
         """Until the next look at it; one that was up and is lost is looked at immediately."""
@@ -221,6 +234,7 @@ class Fleet:
                 break
         member.gone = asyncio.Event()
         member.up, member.answered, member.paused_since = True, time.monotonic(), None
+        self._served = True
         self._changed.set()
         self._tell(f"SGLang server {member.server.url} serves after {time.monotonic() - member.since:.1f} s")
 

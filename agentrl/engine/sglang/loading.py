@@ -18,10 +18,10 @@ import fcntl
 import hashlib
 import pickle
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import IO, Literal
 
 import torch
 
@@ -103,16 +103,29 @@ def locks_folder(run_folder: Path) -> Path:
 
 @asynccontextmanager
 async def loader_lock(folder: Path, url: str) -> AsyncIterator[None]:
-    """The right to change the weights of the server at ``url``, among all processes that share ``folder``."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / f"{hashlib.sha256(url.encode()).hexdigest()[:16]}.lock").open("a") as file:
-        while True:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
+    """The right to change the weights of the server at ``url``, among all processes that share ``folder``.
+
+    `EngineError` when no lock can be had there.
+    """
+    path = folder / f"{hashlib.sha256(url.encode()).hexdigest()[:16]}.lock"
+    with ExitStack() as stack:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            file = stack.enter_context(path.open("a"))
+            while not _locked(file):
                 await asyncio.sleep(LOCK_POLL_S)
+        except OSError as error:
+            raise EngineError(f"{url}: its weights can't be changed without the lock {path}: {error}") from error
         yield
+
+
+def _locked(file: IO[str]) -> bool:
+    """False while another holds it."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 async def holds(server: Server, names: WeightNames, version: PolicyVersion, sums: Sums | None, *, shared: bool) -> bool:

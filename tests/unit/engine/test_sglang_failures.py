@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import re
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 import httpx2
@@ -251,6 +253,59 @@ async def test_nobody_waits_for_ever__no_server_is_an_error_that_names_them(case
     case.server("c").die()
     with pytest.raises(EngineError, match=r"given up|no SGLang server serves"):
         await engine.generate(turn())
+
+
+@pytest.mark.parametrize("broken", ["bring", "loader_lock"])
+async def test_watched_for_good__an_error_that_nobody_foresaw_costs_one_look(
+    case: Case, monkeypatch: pytest.MonkeyPatch, broken: str
+) -> None:
+    engine = await case.engine("a")
+    await engine.load(case.version(1))
+    case.server("a").die()
+    await eventually(lambda: engine.metrics()["servers_up"] == 0)
+    place = f"agentrl.engine.sglang.{'fleet.bring' if broken == 'bring' else 'loading.loader_lock'}"
+    monkeypatch.setattr(place, once_broken(place, ArithmeticError("unforeseen")))
+    case.server("a").start()
+    assert len((await engine.generate(turn())).token_ids) == 20
+
+
+async def test_watched_for_good__no_lock_loses_the_server_until_there_is_one(
+    case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = await case.engine("a")
+    await engine.load(case.version(1))
+    place = "agentrl.engine.sglang.loading.fcntl.flock"
+    monkeypatch.setattr(place, once_broken(place, OSError(errno.ENOLCK, "No locks available")))
+    await engine.load(case.version(2))
+    assert set((await engine.generate(turn())).versions.tolist()) == {2}
+    (told,) = [line for line in case.said if "lost" in line]
+    assert re.search(r"http://a: its weights can't be changed without the lock /.*\.lock: .*No locks available", told)
+
+
+async def test_watched_for_good__a_page_of_something_else_is_told_once_and_the_server_comes_back(case: Case) -> None:
+    engine = await case.engine("a", "b")
+    await engine.load(case.version(1))
+    await eventually(lambda: engine.metrics()["servers_up"] == 2)
+    case.server("b").faults["/server_info"] = [lambda reply: httpx2.Response(200, text="starting up")] * 3
+    for name in ("b", "a"):
+        case.server(name).die()
+        await eventually(lambda: engine.metrics()["servers_up"] == 1)
+        case.server(name).start()
+        await eventually(lambda: engine.metrics()["servers_up"] == 2)
+    assert len([line for line in case.said if "http://b is not an SGLang server" in line]) == 1
+
+
+def once_broken(place: str, error: Exception) -> Callable[..., Any]:
+    """What stands at ``place``, but its first call raises."""
+    whole: Callable[..., Any] = resolve_name(place)
+    errors = [error]
+
+    def call(*arguments: Any, **options: Any) -> Any:
+        if errors:
+            raise errors.pop()
+        return whole(*arguments, **options)
+
+    return call
 
 
 async def test_nobody_waits_for_ever__the_wait_is_told_once_for_all_who_wait(
