@@ -314,3 +314,42 @@ async def test_nobody_waits_for_ever__a_failure_of_the_engine_fails_every_reques
             assert "the engine failed: MemoryError('no memory for the cache')" in str(outcome)
     assert len((await engine.generate(make_request("0", n=4))).token_ids) == 4
     await engine.close()
+
+
+async def test_waits_for_the_absent__and_not_for_sessions_that_have_asked(
+    model_dir: Path, versions: Versions, make_request: MakeRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agentrl.engine.local.GATHER_S", 60.0)
+    engine = LocalEngine(model_dir)
+    await engine.load(versions(1))
+
+    async def turns(session: str) -> None:
+        for n in (1, 4, 2):
+            await engine.generate(make_request(session, n=n))
+        engine.release(session)
+
+    async with asyncio.timeout(5):
+        await turns("alone")
+        await asyncio.gather(*(turns(str(i)) for i in range(3)))
+
+
+async def test_waits_for_the_absent__until_they_ask_or_are_over(
+    model_dir: Path, versions: Versions, make_request: MakeRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agentrl.engine.local.GATHER_S", 60.0)
+    engine = LocalEngine(model_dir)
+    await engine.load(versions(1))
+    for end in (lambda: engine.release("absent"), lambda: asyncio.create_task(engine.generate(make_request("absent", n=1)))):
+        await engine.generate(make_request("absent", n=1))
+        running = asyncio.create_task(engine.generate(make_request("present", n=1)))
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert not running.done()
+        async with asyncio.timeout(5):
+            kept = end()
+            await running
+            if kept is not None:
+                await kept
+        engine.release("present")
+    engine.release("absent")
+    await engine.close()
