@@ -193,14 +193,13 @@ class LocalEngine:
             if slot is None:
                 return
             self._waiting.popleft()
+            job.slot, job.admitted = slot, time.monotonic()
+            self._running[slot] = job  # before anything that may fail: `_leave` must find it in the queue or here
             request = job.request
             draws = uniforms(request.seed, request.max_new_tokens)
-            job.slot = slot
             job.cached = self._slots.begin(
                 slot, job.ids, request.max_new_tokens, draws, request.sampling.temperature, request.stop_token_ids
             )
-            job.admitted = time.monotonic()
-            self._running[slot] = job
 
     def _step(self) -> None:
         """One forward for everyone: feed what is known and not cached, sample for those that are then complete."""

@@ -297,8 +297,13 @@ async def test_weights_that_overflow__every_request_says_which_version_broke_and
     await engine.close()
 
 
+@pytest.mark.parametrize("part", ["Decoder.forward", "Slots.begin", "uniforms"])
 async def test_nobody_waits_for_ever__a_failure_of_the_engine_fails_every_request_and_later_ones_are_served(
-    model_dir: Path, versions: Versions, make_request: MakeRequest, monkeypatch: pytest.MonkeyPatch
+    model_dir: Path,
+    versions: Versions,
+    make_request: MakeRequest,
+    monkeypatch: pytest.MonkeyPatch,
+    part: str,
 ) -> None:
     engine = LocalEngine(model_dir, slots=1)
     await engine.load(versions(1))
@@ -307,9 +312,11 @@ async def test_nobody_waits_for_ever__a_failure_of_the_engine_fails_every_reques
         raise MemoryError("no memory for the cache")
 
     with monkeypatch.context() as patch:
-        patch.setattr(engine._decoder, "forward", broken)
+        patch.setattr(f"agentrl.engine.local.{part}", broken)
         turns = [engine.generate(make_request(str(i))) for i in range(3)]
-        for outcome in await asyncio.gather(*turns, return_exceptions=True):
+        async with asyncio.timeout(5):
+            outcomes = await asyncio.gather(*turns, return_exceptions=True)
+        for outcome in outcomes:
             assert isinstance(outcome, EngineError)
             assert "the engine failed: MemoryError('no memory for the cache')" in str(outcome)
     assert len((await engine.generate(make_request("0", n=4))).token_ids) == 4
