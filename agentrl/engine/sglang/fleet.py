@@ -4,7 +4,8 @@ Invariants, each a test of this name:
 - ``current_before_routable``: a server that is new or came back gets no request before it holds the version wanted, also when
   another is wanted meanwhile.
 - ``sticky``: a session stays with its server, which has its prefix cached, for as long as that is up.
-- ``paused_is_alive``: a server that answers is alive, paused or not; one that was left paused is resumed.
+- ``paused_is_alive``: a server that answers is alive, paused or not; one that was left paused is resumed, or loaded again when
+  what it holds is not what its name says.
 - ``nobody_waits_for_ever``: whoever waits for a server gets one or an error that names all of them.
 - ``watched_for_good``: whatever goes wrong with a server once one has served, each is looked at again.
 """
@@ -229,6 +230,7 @@ class Fleet:
             if wanted is not None:
                 await self._send(member)
             if not await member.server.ready():
+                await self._note_pause(member)
                 raise EngineError(f"{member.server.url} answers and is not ready")
             if self.wanted is wanted:  # `load` takes care of those that are up, so nothing may be awaited from here on
                 break
@@ -258,10 +260,8 @@ class Fleet:
             await self._send(member)
         if ready:
             member.paused_since = None
-        elif member.paused_since is None:
-            member.paused_since = time.monotonic()
-        elif time.monotonic() - member.paused_since > STUCK_S:
-            await self._unstick(member)
+        else:
+            await self._note_pause(member)
 
     def _is_outdated(self, name: str) -> bool:
         """Whether a server with weights of this name was restarted or rolled back."""
@@ -270,13 +270,28 @@ class Fleet:
         held, wanted = self._names.version(name), self.wanted.version.version
         return held is None or (held < wanted if self._shared else held != wanted)
 
+    async def _note_pause(self, member: Member) -> None:
+        if member.paused_since is None:
+            member.paused_since = time.monotonic()
+        elif time.monotonic() - member.paused_since > STUCK_S:
+            await self._unstick(member)
+            member.paused_since = None
+
     async def _unstick(self, member: Member) -> None:
         """Waits while a loader is at work."""
         async with loader_lock(self._locks, member.server.url):
-            if not await member.server.ready():
+            if await member.server.ready():
+                return
+            if self.wanted is None:
                 await member.server.resume()
-                self._tell(f"SGLang server {member.server.url} was left paused and is resumed")
-        member.paused_since = None
+        if self.wanted is not None:
+            await self._send(member)
+        if await member.server.ready():
+            self._tell(f"SGLang server {member.server.url} was left paused and is resumed")
+        else:
+            self._tell(
+                f"SGLang server {member.server.url} is starting, or was left paused with newer weights than this worker's"
+            )
 
     async def _bring(self, member: Member) -> None:
         assert self.wanted is not None

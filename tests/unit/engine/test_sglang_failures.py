@@ -139,19 +139,25 @@ async def test_current_before_routable__a_restarted_server_answers_with_the_newe
     assert any("serves after" in line for line in case.said)
 
 
-async def restarted_in_a_load(case: Case, engine: SGLangEngine, name: str) -> asyncio.Event:
-    """The server came back, and what it is to be given waits for the event."""
-    server, gate, begun = case.server(name), asyncio.Event(), asyncio.Event()
-    up, update = engine.metrics()["servers_up"], server._update_weights_from_disk
+def held_up(server: FakeSGLang) -> tuple[asyncio.Event, asyncio.Event]:
+    """Set when the server is told to load from disk; what it waits for then."""
+    begun, gate, update = asyncio.Event(), asyncio.Event(), server._update_weights_from_disk
 
     async def gated(body: dict[str, Any]) -> dict[str, Any]:
         begun.set()
         await gate.wait()
         return await update(body)
 
+    server._update_weights_from_disk = gated
+    return begun, gate
+
+
+async def restarted_in_a_load(case: Case, engine: SGLangEngine, name: str) -> asyncio.Event:
+    """The server came back, and what it is to be given waits for the event."""
+    server, up = case.server(name), engine.metrics()["servers_up"]
     server.die()
     await eventually(lambda: engine.metrics()["servers_up"] == up - 1)
-    server._update_weights_from_disk = gated
+    begun, gate = held_up(server)
     server.start()
     await asyncio.wait_for(begun.wait(), 5)
     return gate
@@ -346,6 +352,44 @@ async def test_paused_is_alive__one_that_was_left_paused_is_resumed(case: Case, 
     assert any("left paused" in line for line in case.said)
 
 
+async def test_paused_is_alive__also_when_nothing_was_loaded_here_yet(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fleet, "STUCK_S", 0.02)
+    case.server("a").paused = True
+    engine = await case.engine("a")
+    await engine.load(case.version(1))
+    assert len((await engine.generate(turn())).token_ids) == 20
+
+
+async def test_paused_is_alive__one_that_holds_something_else_is_loaded_again(
+    case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = await case.engine("a")
+    await engine.load(case.version(1))
+    server = case.server("a")
+    right, server.sums = server.sums, {"model.norm.weight": "0"}
+    server.paused = True
+    monkeypatch.setattr(fleet, "STUCK_S", 0.02)
+    await eventually(lambda: not server.paused)
+    assert server.sums == right
+    assert server.calls.count("/update_weights_from_disk") == 2
+
+
+async def test_name_and_sums__newer_weights_that_were_left_paused_wait_for_who_can_compare_them(
+    case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = await case.engine("a")
+    await engine.load(case.version(1))
+    server = case.server("a")
+    server.paused, server.name, server.sums = True, WeightNames("r").name(case.version(2)), {"model.norm.weight": "0"}
+    monkeypatch.setattr(fleet, "STUCK_S", 0.02)
+    await eventually(lambda: any("left paused with newer weights" in line for line in case.said))
+    assert server.paused
+    await engine.load(case.version(2))
+    assert not server.paused
+    assert server.calls.count("/update_weights_from_disk") == 2
+    assert set((await engine.generate(turn())).versions.tolist()) == {2}
+
+
 async def test_paused_is_alive__a_loader_at_work_is_not_disturbed(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     engine = await case.engine("a")
     await engine.load(case.version(1))
@@ -363,6 +407,24 @@ async def test_one_loader__two_workers_load_once_and_both_know_it(case: Case) ->
     assert case.server("a").calls.count("/update_weights_from_disk") == 1
     assert (first.version, second.version) == (1, 1)
     assert not case.server("a").paused
+
+
+async def test_one_loader__a_cancelled_one_ends_what_it_began(case: Case) -> None:
+    engine = await case.engine("a")
+    await engine.load(case.version(1))
+    server = case.server("a")
+    begun, gate = held_up(server)
+    loading = asyncio.create_task(engine.load(case.version(2)))
+    await asyncio.wait_for(begun.wait(), 5)
+    for _ in range(2):
+        loading.cancel()
+        await asyncio.sleep(0.01)
+        assert not loading.done()
+        assert server.paused
+    gate.set()
+    with pytest.raises(asyncio.CancelledError):
+        await loading
+    assert (server.paused, server.name) == (False, WeightNames("r").name(case.version(2)))
 
 
 async def test_one_loader__one_that_died_in_a_pause_is_made_up_for(case: Case) -> None:
