@@ -279,7 +279,7 @@ class Fleet:
 
     async def _unstick(self, member: Member) -> None:
         """Waits while a loader is at work."""
-        async with loader_lock(self._locks, member.server.url):
+        async with loader_lock(self._locks, member.server.url, self._tell):
             if await member.server.ready():
                 return
             if self.wanted is None:
@@ -326,6 +326,7 @@ class Fleet:
                 shared=self._shared,
                 locks=self._locks,
                 watch=watch,
+                tell=self._tell,
             )
         except EngineError as error:
             self.log.add(replace(attempt, phases={**read, **watch.seconds}, error=str(error.args[0])))

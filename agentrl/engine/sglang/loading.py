@@ -18,6 +18,7 @@ import base64
 import fcntl
 import hashlib
 import pickle
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -39,6 +40,8 @@ from agentrl.types import PolicyVersion
 Sums = Mapping[str, str]
 Route = Literal["disk", "tensor"]
 LOCK_POLL_S = 0.02
+LOCK_TELL_S = 30.0
+"""How often a wait for a server's lock is told."""
 
 
 @dataclass
@@ -103,18 +106,24 @@ def locks_folder(run_folder: Path) -> Path:
 
 
 @asynccontextmanager
-async def loader_lock(folder: Path, url: str) -> AsyncIterator[None]:
+async def loader_lock(folder: Path, url: str, tell: Callable[[str], None] = lambda line: None) -> AsyncIterator[None]:
     """The right to change the weights of the server at ``url``, among all processes that share ``folder``.
 
-    `EngineError` when no lock can be had there.
+    Waits for as long as another process has it, and tells so. `EngineError` when no lock can be had there.
     """
     path = folder / f"{hashlib.sha256(url.encode()).hexdigest()[:16]}.lock"
     with ExitStack() as stack:
         try:
             folder.mkdir(parents=True, exist_ok=True)
             file = stack.enter_context(path.open("a"))
+            began = told = time.monotonic()
             while not _locked(file):
                 await asyncio.sleep(LOCK_POLL_S)
+                if time.monotonic() - told > LOCK_TELL_S:
+                    told = time.monotonic()
+                    tell(
+                        f"waiting since {told - began:.0f} s for the process that changes the weights of {url} and holds {path}"
+                    )
         except OSError as error:
             raise EngineError(f"{url}: its weights can't be changed without the lock {path}: {error}") from error
         yield
@@ -139,6 +148,7 @@ async def bring(
     shared: bool,
     locks: Path,
     watch: Stopwatch,
+    tell: Callable[[str], None],
 ) -> int | None:
     """Make the server hold these weights or, if it is ``shared``, newer ones of this run.
 
@@ -155,7 +165,7 @@ async def bring(
 
     async with AsyncExitStack() as stack:
         with watch.phase("lock"):
-            await stack.enter_async_context(loader_lock(locks, server.url))
+            await stack.enter_async_context(loader_lock(locks, server.url, tell))
         sums, held = weights.sums(info), await server.weight_version()
         number = names.version(held)
         if shared and number is not None and number > weights.version.version:

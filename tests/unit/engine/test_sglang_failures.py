@@ -14,7 +14,7 @@ import httpx2
 import pytest
 
 from agentrl.engine.contract import GenerateRequest
-from agentrl.engine.sglang import fleet
+from agentrl.engine.sglang import fleet, loading
 from agentrl.engine.sglang.engine import REISSUES, SGLangEngine
 from agentrl.engine.sglang.loading import loader_lock
 from agentrl.engine.sglang.naming import WeightNames
@@ -407,6 +407,19 @@ async def test_one_loader__two_workers_load_once_and_both_know_it(case: Case) ->
     assert case.server("a").calls.count("/update_weights_from_disk") == 1
     assert (first.version, second.version) == (1, 1)
     assert not case.server("a").paused
+
+
+async def test_one_loader__who_waits_for_another_says_so(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = await case.engine("a")
+    monkeypatch.setattr(loading, "LOCK_TELL_S", 0.05)
+    async with loader_lock(case.folder / "locks", "http://a"):
+        waiting = asyncio.create_task(engine.load(case.version(1)))
+        await eventually(lambda: len(case.said) > 2)
+        assert not waiting.done()
+    await waiting
+    assert re.fullmatch(
+        r"waiting since 0 s for the process that changes the weights of http://a and holds /.*\.lock", case.said[1]
+    )
 
 
 async def test_one_loader__a_cancelled_one_ends_what_it_began(case: Case) -> None:
