@@ -60,22 +60,27 @@ def check_room(environment: Environment, pool_size: int) -> None:
     """`UsageError` when one episode needs more sandboxes than may exist: it would wait for ever."""
     if environment.n_sandboxes > pool_size:
         raise UsageError(
-            f"An episode of {environment.name} uses {environment.n_sandboxes} sandboxes at once, and sandbox.pool_size={pool_size} "
-            f"lets no more exist: set sandbox.pool_size={environment.n_sandboxes} or more."
+            f"An episode of {environment.name} uses {environment.n_sandboxes} sandboxes at once, and "
+            f"sandbox.pool_size={pool_size} lets no more exist: set sandbox.pool_size={environment.n_sandboxes} or more."
         )
 
 
 @asynccontextmanager
-async def boxes_of(environment: Environment, task: Task, queue: SandboxQueue | None) -> AsyncIterator[Boxes]:
-    """Sandboxes as ``environment`` declares them for ``task``, taken at their first use and given back at the end."""
+async def boxes_of(
+    environment: Environment, task: Task, queue: SandboxQueue | None, *, grading: bool = False
+) -> AsyncIterator[Boxes]:
+    """Sandboxes as ``environment`` declares them for ``task``, taken at their first use and given back at the end.
+
+    Those for grading come before those of new episodes: an episode that has ended needs only its verdict.
+    """
     specs = specs_of(environment, task)
     if not specs:
         yield Boxes(None, {})
         return
     if queue is None:
         raise EnvironmentFault(f"environment {environment.name!r} needs a sandbox, and no pool was given")
-    reserved = queue.reserve(specs)
+    reserved = queue.reserve(specs, first=grading)
     try:
         yield Boxes(reserved.boxes.get(MAIN), {name: box for name, box in reserved.boxes.items() if name != MAIN})
     finally:
-        await reserved.release()
+        await reserved.close()

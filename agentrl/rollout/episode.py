@@ -100,9 +100,17 @@ class EpisodeRunner:
                 self.unrepeatable.add(opened.trajectory)
             raise
         ending = replace(ending, sandbox=sandbox)
-        await asyncio.to_thread(self.store.complete, opened, ending)
+        await self._complete(opened, ending)
         self.episodes += 1
         return ending
+
+    async def _complete(self, opened: Opened, ending: EpisodeEnd) -> None:
+        """A cancellation comes too late now: what the episode earned is stored."""
+        completing = asyncio.create_task(asyncio.to_thread(self.store.complete, opened, ending))
+        try:
+            await asyncio.shield(completing)
+        except asyncio.CancelledError:
+            await completing
 
     async def _act(self, opened: Opened, episode: Episode, family: Family) -> EpisodeEnd:
         async def write(segment: Segment) -> None:
@@ -158,7 +166,7 @@ class EpisodeRunner:
         return replace(ending, outcome=Outcome.GRADED, reward=reward, verdicts=family.verdicts(self.environment))
 
     async def _grade(self, episode: Episode) -> Reward:
-        async with boxes_of(self.environment, episode.task, self._queue) as boxes:
+        async with boxes_of(self.environment, episode.task, self._queue, grading=True) as boxes:
             return await grade(self.environment, episode, boxes.main, boxes.others)
 
 
