@@ -3,6 +3,8 @@
 - Every request gets exactly one reply with its id; requests are served while commands run.
 - A command that times out is ended with everything it started; what a finished command leaves behind ends with it.
   (A process that left its command's session ends with the first command that ends or times out.)
+- Whatever ends commands, a limit, a kill or a reset, first waits until all that were asked for have started: one that does not
+  exist yet can't be killed, and would come to life afterwards. A zygote that never starts them is a lost ground.
 - A job goes on until it ends, is killed, or the episode is over; it does not keep an idle sandbox alive.
 - The end of the client's stream, of the lifetime or of the idle time ends the agent, and with it the sandbox.
 """
@@ -79,7 +81,9 @@ class Agent:
             "filter": syscall_filter.supported(),
         })  # fmt: skip
         while True:
-            for descriptor, _ in self._poll.poll(self._milliseconds_to_wait()):
+            events = self._poll.poll(self._milliseconds_to_wait())
+            # Requests last: a reset, or a kill that hears the zygote, leaves nothing to what was seen of other descriptors.
+            for descriptor, _ in sorted(events, key=lambda event: event[0] == self._incoming):
                 if descriptor == self._outgoing:
                     self._flush()
                 elif descriptor in self._readers:
@@ -118,6 +122,7 @@ class Agent:
                 raise GroundLost("the zygote did not report the end of a killed command")
             run.expire()
             self._end_all_but_others_of(number)
+            run.expect_report()
 
     def _receive(self) -> None:
         try:
@@ -221,8 +226,8 @@ class Agent:
     def _finish(self, number: int, status: int | None, error: str = "") -> None:
         if number not in self._runs:
             return
-        self._end_all_but_others_of(number)
         run = self._runs.pop(number)
+        self._end_all_but_others_of(number)
         for descriptor in run.kept:
             self._unwatch(descriptor)
         fields, output = run.finish(status)
@@ -234,14 +239,16 @@ class Agent:
             self._send({**fields, "id": run.request_id}, output)
 
     def _end_all_but_others_of(self, number: int) -> None:
-        """Kill everything outside the sessions of the other commands; those are learned first."""
+        """Kill everything outside the sessions of the other commands."""
+        self._learn_starts()
         others = [run for other, run in self._runs.items() if other != number]
-        while any(run.session is None for run in others):
-            self._hear_zygote()
-            over = {ended for ended, _, _ in self._ended}
-            others = [run for other, run in self._runs.items() if other != number and other not in over]
         if not self._ground.processes.kill({run.session for run in others if run.session is not None}):
             raise GroundLost("processes that can't be killed")
+
+    def _learn_starts(self) -> None:
+        """Hear the zygote until each command has a session or is over. `GroundLost` when it stays silent."""
+        while {number for number, run in self._runs.items() if run.session is None} - {number for number, _, _ in self._ended}:
+            self._hear_zygote()
 
     def _write_file(self, header: dict[str, Any], body: bytes) -> Reply:
         self._ground.places.write(header["path"], body, header["mode"])
@@ -258,12 +265,13 @@ class Agent:
         return {}, self._ground.places.read(header["path"], min(header["max_bytes"], frames.MAX_BODY))
 
     def _kill_all(self, header: dict[str, Any], body: bytes) -> Reply:
+        self._learn_starts()
         return {"killed": self._ground.processes.kill()}, b""
 
     def _reset(self, header: dict[str, Any], body: bytes) -> Reply:
+        self._learn_starts()
         self._ground.processes.kill()
         for number in list(self._runs):
-            self._runs[number].session = 0
             self._finish(number, -signal.SIGKILL)
         for request_id, (fields, output) in self._jobs.due():
             self._send({**fields, "id": request_id}, output)

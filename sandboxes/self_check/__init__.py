@@ -66,6 +66,7 @@ SANDBOX_CHECKS: dict[SandboxCheck, Callable[[Capabilities], bool] | None] = {
 PROVIDER_CHECKS: tuple[ProviderCheck, ...] = (
     lifecycle.reset_leaves_nothing,
     lifecycle.jobs_end_with_their_episode,
+    lifecycle.a_cancelled_command_does_not_run_in_the_next_episode,
     lifecycle.a_dead_sandbox_is_an_error_not_a_result,
     lifecycle.a_spec_beyond_enforcement_is_refused,
     lifecycle.the_digest_is_stable,
