@@ -12,6 +12,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import platform
@@ -148,6 +149,8 @@ class Agent:
             reply = self._operations[header["op"]](header, body)
         except OSError as error:
             reply = {"errno": error.errno or 0, "error": error.strerror or str(error)}, b""
+        except ValueError as error:  # a path that no system takes: a NUL, half a surrogate pair
+            reply = {"errno": errno.EINVAL, "error": str(error)}, b""
         if reply is not None:
             fields, output = reply
             self._send({**fields, "id": header["id"]}, output)

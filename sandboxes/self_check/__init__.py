@@ -53,6 +53,7 @@ SANDBOX_CHECKS: dict[SandboxCheck, Callable[[Capabilities], bool] | None] = {
     files.files_are_written_and_read: None,
     files.directories_are_listed_and_described: None,
     files.files_out_of_reach_are_refused: None,
+    files.paths_that_no_system_takes_are_refused: None,
     isolation.the_workload_has_no_rights: lambda has: has.network_isolated,
     isolation.only_the_writable_places_can_be_written: lambda has: has.network_isolated,
     isolation.there_is_no_network: lambda has: has.network_isolated,
