@@ -6,6 +6,7 @@
 - Whatever ends commands, a limit, a kill or a reset, first waits until all that were asked for have started: one that does not
   exist yet can't be killed, and would come to life afterwards. A zygote that never starts them is a lost ground.
 - A job goes on until it ends, is killed, or the episode is over; it does not keep an idle sandbox alive.
+- Idle is who neither asks nor waits for an answer: the time begins with the last request or answer, whichever is later.
 - The end of the client's stream, of the lifetime or of the idle time ends the agent, and with it the sandbox.
 """
 
@@ -55,7 +56,7 @@ class Agent:
         self._poll = select.poll()
         self._readers: dict[int, Callable[[], None]] = {}
         self._idle_s = settings.idle_s
-        self._end_of_life = self._heard = time.monotonic()
+        self._end_of_life = self._idle_since = time.monotonic()
         self._end_of_life += settings.ttl_s
         self._operations: dict[str, Callable[[dict[str, Any], bytes], Reply | None]] = {
             "ping": self._ping,
@@ -106,15 +107,15 @@ class Agent:
     def _milliseconds_to_wait(self) -> float:
         ends = [run.deadline for run in self._runs.values()] + [self._end_of_life, self._jobs.next_deadline]
         if not self._is_waited_for():
-            ends.append(self._heard + self._idle_s)
+            ends.append(self._idle_since + self._idle_s)
         return max(0.0, min(ends) - time.monotonic()) * 1000 + 1
 
     def _is_waited_for(self) -> bool:
-        return any(not run.is_job for run in self._runs.values())
+        return self._jobs.are_waited_for or any(not run.is_job for run in self._runs.values())
 
     def _expire(self) -> None:
         now = time.monotonic()
-        if now >= self._end_of_life or (now >= self._heard + self._idle_s and not self._is_waited_for()):
+        if now >= self._end_of_life or (now >= self._idle_since + self._idle_s and not self._is_waited_for()):
             self._end()
         for number, run in list(self._runs.items()):
             if now < run.deadline:
@@ -132,7 +133,7 @@ class Agent:
             return
         if not data:
             self._end()
-        self._heard = time.monotonic()
+        self._idle_since = time.monotonic()
         self._frames.feed(data)
         while frame := self._frames.pop():
             header, body = frame
@@ -156,6 +157,7 @@ class Agent:
             self._send({**fields, "id": header["id"]}, output)
 
     def _send(self, header: dict[str, Any], body: bytes = b"") -> None:
+        self._idle_since = time.monotonic()
         waiting = bool(self._unsent)
         self._unsent += frames.encode(header, body)
         if not waiting:
