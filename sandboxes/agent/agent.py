@@ -38,6 +38,8 @@ MAX_OUTPUT = 16 << 20
 
 _READ_SIZE = 1 << 18
 _KILL_S = 25.0
+_LONGEST_POLL_S = 3600.0
+"""The system counts a poll's milliseconds in 32 bits."""
 
 
 class Agent:
@@ -108,7 +110,7 @@ class Agent:
         ends = [run.deadline for run in self._runs.values()] + [self._end_of_life, self._jobs.next_deadline]
         if not self._is_waited_for():
             ends.append(self._idle_since + self._idle_s)
-        return max(0.0, min(ends) - time.monotonic()) * 1000 + 1
+        return min(_LONGEST_POLL_S, max(0.0, min(ends) - time.monotonic())) * 1000 + 1
 
     def _is_waited_for(self) -> bool:
         return self._jobs.are_waited_for or any(not run.is_job for run in self._runs.values())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Collection, Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -98,6 +99,12 @@ def test_zygote_that_never_starts_a_command__is_a_lost_ground(requests: list[dic
     client.ask(*requests)
     with pytest.raises(GroundLost, match="zygote: timed out"):
         Agent(client.ground, SETTINGS, client.incoming, client.outgoing).serve()
+
+
+def test_times_of_weeks__are_waited_for(client: Client) -> None:
+    client.hang_up()
+    with pytest.raises(Ended):
+        Agent(client.ground, replace(SETTINGS, ttl_s=1e9, idle_s=1e9), client.incoming, client.outgoing).serve()
 
 
 def test_reset_while_the_zygote_says_something__does_not_wait_for_it_to_say_more(client: Client) -> None:
