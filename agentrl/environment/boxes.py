@@ -70,8 +70,8 @@ def check_room(environment: Environment, pool_size: int) -> None:
     """`UsageError` when one episode needs more sandboxes than may exist: it would wait for ever."""
     if environment.n_sandboxes > pool_size:
         raise UsageError(
-            f"An episode of {environment.name} uses {environment.n_sandboxes} sandboxes at once, and sandbox.pool_size={pool_size} "
-            f"lets no more exist: set sandbox.pool_size={environment.n_sandboxes} or more."
+            f"An episode of {environment.name} uses {environment.n_sandboxes} sandboxes at once, and "
+            f"sandbox.pool_size={pool_size} lets no more exist: set sandbox.pool_size={environment.n_sandboxes} or more."
         )
 
 

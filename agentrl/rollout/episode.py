@@ -102,9 +102,17 @@ class EpisodeRunner:
         finally:
             self.engine.release(str(opened.trajectory))
         ending = replace(ending, sandbox=sandbox)
-        await asyncio.to_thread(self.store.complete, opened, ending)
+        await self._complete(opened, ending)
         self.episodes += 1
         return ending
+
+    async def _complete(self, opened: Opened, ending: EpisodeEnd) -> None:
+        """A cancellation comes too late now: what the episode earned is stored."""
+        completing = asyncio.create_task(asyncio.to_thread(self.store.complete, opened, ending))
+        try:
+            await asyncio.shield(completing)
+        except asyncio.CancelledError:
+            await completing
 
     async def _act(self, opened: Opened, episode: Episode, family: Family) -> EpisodeEnd:
         async def write(segment: Segment) -> None:

@@ -105,6 +105,11 @@ class Gateway:
                 if not episode.busy and now - episode.used_at > self.idle_s:
                     await self._fail(trajectory, f"the agent program was silent for {self.idle_s:g} s")
 
+    def cut_off(self) -> None:
+        """End the turns that are under way, as far as the engine can."""
+        for trajectory in self.open:
+            self.engine.release(str(trajectory))
+
     async def release(self) -> None:
         """Complete everything that is open as aborted."""
         end = EpisodeEnd(-1, Termination.ABORTED, Outcome.INFRASTRUCTURE, error="the gateway was stopped")
@@ -117,7 +122,9 @@ class Gateway:
                 self.log.warning("completion refused", trajectory=str(episode.opened.trajectory), error=str(error))
 
     async def _fail(self, trajectory: UUID, error: str) -> None:
-        episode = self.open.pop(trajectory)
+        episode = self.open.pop(trajectory, None)
+        if episode is None:  # it ended, or its row went to somebody else, while others of the sweep were completed
+            return
         self.log.warning("episode failed", trajectory=str(trajectory), error=error)
         try:
             await episode.end(None, None, error)

@@ -26,6 +26,9 @@ from agentrl.store.patience import outlasting
 from agentrl.tokens.chat_format import ChatFormat
 from agentrl.types import OUTSIDE, Origin, Sampling
 
+GRACE_S = 10
+"""What requests that are under way get when the gateway stops."""
+
 
 class _Server(uvicorn.Server):
     """Leaves signals to the process, which has episodes to release after the last request."""
@@ -91,27 +94,26 @@ async def _until_stopped(gateway: Gateway, freshness: Freshness, listening: sock
         if change == "policy":
             loop.call_soon_threadsafe(freshness.announced.set)
 
-    server = _Server(uvicorn.Config(gateway.app(), log_level="warning", lifespan="off"))
+    server = _Server(uvicorn.Config(gateway.app(), log_level="warning", lifespan="off", timeout_graceful_shutdown=GRACE_S))
     subscription = gateway.store.subscribe(gateway.run.id, woken)
-    tasks = [
+    serving = asyncio.create_task(server.serve([listening]))
+    leases = asyncio.create_task(keep_leases(gateway.store, gateway.run, gateway.name, gateway.held, gateway.lost))
+    others = [
         asyncio.create_task(work)
-        for work in (
-            server.serve([listening]),
-            freshness.keep(gateway.starved, lambda loaded: None),
-            keep_leases(gateway.store, gateway.run, gateway.name, gateway.held, gateway.lost),
-            gateway.sweep(),
-            stop.wait(),
-        )
+        for work in (freshness.keep(gateway.starved, lambda loaded: None), gateway.sweep(), stop.wait())
     ]
     host, port = listening.getsockname()[:2]
     print(f"  gateway of run {gateway.run.spec.name} on http://{host}:{port}: POST /episodes opens an episode", flush=True)
     try:
-        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        done, _ = await asyncio.wait([serving, leases, *others], return_when=asyncio.FIRST_COMPLETED)
     finally:
         server.should_exit = True
-        for task in tasks[1:]:
+        gateway.cut_off()
+        for task in others:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(serving, *others, return_exceptions=True)
+        leases.cancel()  # answers that were under way are stored under a lease that holds
+        await asyncio.gather(leases, return_exceptions=True)
         await asyncio.to_thread(subscription.close)
     for task in done:
         task.result()

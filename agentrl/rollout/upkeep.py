@@ -5,7 +5,10 @@ Invariants
   after its row is there, and never misses one for longer than ``poll_s``.
 - never_starved: whoever holds weights too old for anything to be admitted loads the newest ones, whatever the interval.
 - told: each attempt to load weights, also a failed one, is a row and a line in the log.
-- doomed_are_stopped: an episode that no claim would take any more is dropped and stopped soon after the step that doomed it.
+- doomed_are_stopped: an episode that no claim would take any more is dropped and stopped soon after the step that doomed it,
+  whoever dropped it.
+- burnt_is_waited_out: weights that can't be read are tried again, because a trainer that finds them so burns their version;
+  only when they stay the newest ones the process ends.
 - leases_alive: live rows are renewed every third of the lease; who lost a row is told at once.
 """
 
@@ -23,6 +26,9 @@ from agentrl.monitor.log import ProcessLog
 from agentrl.staleness import refresh_due
 from agentrl.store.contract import RunRow, TrajectoryStore
 from agentrl.types import PolicyVersion
+
+LOAD_TRIES = 3
+"""How often the newest weights are tried when they can't be read."""
 
 
 async def wait_for(event: asyncio.Event, seconds: float) -> None:
@@ -73,6 +79,7 @@ class Freshness:
         """Load what is due, for ever. ``starved``: nothing runs, nothing is admitted; ``looked`` is told after each look at the
         newest version whether it was loaded.
         """
+        unreadable = 0
         while True:
             self.announced.clear()
             newest = await asyncio.to_thread(self.store.newest_version, self.run.id)
@@ -81,10 +88,15 @@ class Freshness:
                 try:
                     if not await load_unless_superseded(self.store, self.run, self.engine, newest):
                         continue
+                    unreadable = 0
                     looked(True)
+                    self.log.gauge(policy_version=newest.version, step=newest.updates)
+                except WeightsCorrupt:
+                    unreadable += 1
+                    if unreadable == LOAD_TRIES:
+                        raise
                 finally:
                     await self.record()
-                self.log.gauge(policy_version=newest.version, step=newest.updates)
             else:
                 looked(False)
             await self.record()
@@ -135,14 +147,21 @@ async def keep_leases(
 
 
 async def drop_stale(
-    store: TrajectoryStore, run: RunRow, worker: str, moved: asyncio.Event, dropped: Callable[[UUID], None]
+    store: TrajectoryStore,
+    run: RunRow,
+    worker: str,
+    moved: asyncio.Event,
+    dropped: Callable[[UUID], None],
+    looked: asyncio.Event,
 ) -> None:
     """Drop running episodes of ``worker`` that fell out of range, for ever; ``dropped`` is told of each.
 
-    Looks when a step or version came (``moved``), and as often as leases are renewed.
+    Looks when a step or version came (``moved``), and as often as leases are renewed. ``looked`` is set then: what others
+    dropped in the meantime is for a renewal to find.
     """
     while True:
         await wait_for(moved, run.spec.lease_s / 3)
         moved.clear()
         for trajectory in await asyncio.to_thread(store.drop_stale, run.id, worker):
             dropped(trajectory)
+        looked.set()

@@ -3,7 +3,8 @@
 Invariants
 - lost_is_stopped: an episode that lost its row is stopped at once.
 - one_failure: an episode that fails in an unforeseen way is completed as infrastructure and touches no other.
-- clean_release: a stop leaves running episodes to other workers or completes them as aborted; neither costs an attempt.
+- clean_release: a stop leaves running episodes to other workers or completes them as aborted, also those that the store
+  opens in that moment; neither costs an attempt.
 - liveness: a refusal is a logged value and is asked again after ``poll_s``, or as soon as weights or places change.
 """
 
@@ -11,7 +12,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Any
 from uuid import UUID, uuid4
 
 from agentrl.engine.contract import Engine
@@ -55,6 +59,7 @@ class RolloutWorker:
     _asked: asyncio.Event = field(default_factory=asyncio.Event)
     _ended: Counter[str] = field(default_factory=Counter)
     _refusal: str | None = None
+    _starving: bool = False
     _room: bool = True
     """Whether an episode that ended may have made room for another one."""
     _failures: Failures = field(default_factory=Failures)
@@ -92,7 +97,7 @@ class RolloutWorker:
         await self._freshness.record(pinned=self.evaluate)
         if not self.evaluate:
             background.append(asyncio.create_task(self._freshness.keep(self._starved, self._looked)))
-            doomed = drop_stale(self.store, self.run, self.name, self._moved, self._stale)
+            doomed = drop_stale(self.store, self.run, self.name, self._moved, self._stale, self._closed)
             background.append(asyncio.create_task(doomed))
         work = asyncio.create_task(self._evaluations() if self.evaluate else self._training())
         stopped = asyncio.create_task(stop.wait())
@@ -110,12 +115,11 @@ class RolloutWorker:
             self._loaded.clear()
             free = self.concurrency - len(self._running)
             if free:
-                request = uuid4()
-                opened = await asyncio.to_thread(
+                opened = await self._opened(
                     self.store.open_episodes,
                     self.run.id,
                     worker=self.name,
-                    request=request,
+                    request=uuid4(),
                     n=free,
                     engine_version=self.engine.version,
                     lineage=self.lineage,
@@ -123,6 +127,16 @@ class RolloutWorker:
                 self._start(opened)
                 self._learn_room(opened, free)
             await self._change()
+
+    async def _opened(self, ask: Callable[..., OpenResult], *arguments: Any, **named: Any) -> OpenResult:
+        """The store's answer. What it opens for a worker that is stopped meanwhile is left to others."""
+        asking = asyncio.create_task(asyncio.to_thread(ask, *arguments, **named))
+        try:
+            return await asyncio.shield(asking)
+        except asyncio.CancelledError:
+            with suppress(StoreError):
+                await asyncio.gather(*(self._leave(episode) for episode in (await asking).episodes))
+            raise
 
     def _learn_room(self, opened: OpenResult, asked: int) -> None:
         """A trajectory that waits for its training still fills its place, so an end makes room only while no limit was met."""
@@ -132,6 +146,9 @@ class RolloutWorker:
         self._room = parked or unlimited or len(opened.episodes) == asked
         if parked or (self._room and opened.episodes and len(self._running) < self.concurrency):
             self._changed.set()  # some ended meanwhile
+        starving, self._starving = self._starving, self._starved()
+        if self._starving and not starving:
+            self._freshness.announced.set()  # weights that were not due are now
 
     async def _change(self) -> None:
         """Until it may be worth asking again."""
@@ -147,21 +164,22 @@ class RolloutWorker:
         while True:
             self._asked.clear()
             evaluation = await asyncio.to_thread(self.store.pending_evaluation, self.run.id)
-            if evaluation is None:
+            # Without anything to do its last episodes are somebody else's.
+            if evaluation is None or not await self._serve_evaluation(evaluation):
                 await wait_for(self._asked, self.poll_s)
-                continue
-            await self._serve_evaluation(evaluation)
 
-    async def _serve_evaluation(self, evaluation: Evaluation) -> None:
+    async def _serve_evaluation(self, evaluation: Evaluation) -> bool:
+        """Until nothing of it is left to open or runs here; whether anything did."""
         version = await asyncio.to_thread(self.store.version, self.run.id, evaluation.version)
         if self.engine.version != version.version:
             try:
                 await self.engine.load(version)
             finally:
                 await self._freshness.record(pinned=True)
+        served = False
         while True:
             self._changed.clear()
-            opened = await asyncio.to_thread(
+            opened = await self._opened(
                 self.store.open_evaluation_episodes,
                 evaluation.id,
                 worker=self.name,
@@ -171,7 +189,8 @@ class RolloutWorker:
             )
             self._start(opened)
             if not self._running and not opened.episodes:
-                return
+                return served
+            served = True
             await self._change()
 
     def _start(self, opened: OpenResult) -> None:
@@ -181,11 +200,12 @@ class RolloutWorker:
             self._running[episode.trajectory] = (episode, task)
 
     async def _run(self, episode: Opened) -> None:
-        failed = True
+        dropped = True
         try:
             end = await self.runner.run(episode)
             self._ended[end.termination.value] += 1
             failed = end.outcome is Outcome.INFRASTRUCTURE
+            dropped = failed or end.n_segments == 0  # without an action there is nothing to train on
             cause = self.runner.causes.pop(episode.trajectory, None)
             if failed and end.error is not None:
                 self._failures.failed(episode.trajectory, end.error, cause)
@@ -203,7 +223,7 @@ class RolloutWorker:
             await self._complete_failed(episode, f"{type(error).__name__}: {error}")
         finally:
             self._running.pop(episode.trajectory, None)
-            if self._room or failed or self.evaluate:
+            if self._room or dropped or self.evaluate or not self._running:
                 self._changed.set()
 
     async def _watch_failures(self) -> None:
@@ -256,7 +276,7 @@ class RolloutWorker:
         for _, task in running:
             task.cancel()
         await asyncio.gather(*(task for _, task in running), return_exceptions=True)
-        await asyncio.gather(*(self._leave(episode) for episode, _ in running))
+        await asyncio.gather(*(self._leave(episode) for episode, task in running if task.cancelled()))
 
     async def _leave(self, episode: Opened) -> None:
         if episode.trajectory not in self.runner.unrepeatable:

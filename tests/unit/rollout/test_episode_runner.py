@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import numpy as np
@@ -272,6 +274,25 @@ async def test_no_unasked_repetition__of_an_episode_that_the_worker_left(chat: C
     await asyncio.gather(playing, return_exceptions=True)
     assert case.runner is not None
     assert len(case.runner.unrepeatable) == 1
+
+
+async def test_stop_that_meets_the_completion__comes_too_late(chat: ChatFormat, monkeypatch: pytest.MonkeyPatch) -> None:
+    case = Case(chat, ["stop"])
+    complete, loop, storing, stored = case.store.complete, asyncio.get_running_loop(), asyncio.Event(), threading.Event()
+
+    def slow(*given: Any) -> Place:
+        loop.call_soon_threadsafe(storing.set)
+        stored.wait()
+        return complete(*given)
+
+    monkeypatch.setattr(case.store, "complete", slow)
+    playing = asyncio.create_task(case.play())
+    await storing.wait()
+    playing.cancel()
+    await asyncio.sleep(0)
+    stored.set()
+    ending, _, place = await playing
+    assert (ending.outcome, place) == (Outcome.GRADED, Place.READY)
 
 
 async def test_outcome_classes__a_spent_wall_clock_is_never_graded(chat: ChatFormat) -> None:

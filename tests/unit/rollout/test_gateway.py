@@ -271,3 +271,25 @@ async def test_abandoned_is_infrastructure__and_clean_release_costs_no_attempt(t
     await case.gateway.release()
     assert case.stored(released).termination is Termination.ABORTED
     assert case.store.counts(case.run.id)[Place.LIVE] == 0
+
+
+async def test_abandoned_is_infrastructure__whoever_went_meanwhile_does_not_end_the_sweep(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = Case(tmp_path, idle_s=0.05)
+    await case.engine.load(case.store.version(case.run.id, 0))
+    (first, _), (second, _) = await case.open(), await case.open()
+    complete = case.store.complete
+
+    def slow(*given: Any) -> Place:
+        case.gateway.lost(second)
+        return complete(*given)
+
+    monkeypatch.setattr(case.store, "complete", slow)
+    sweeping = asyncio.create_task(case.gateway.sweep())
+    while case.gateway.open:
+        await asyncio.sleep(0.01)
+    await asyncio.sleep(0.1)
+    assert not sweeping.done()
+    sweeping.cancel()
+    assert case.stored(first).outcome is Outcome.INFRASTRUCTURE
