@@ -20,6 +20,8 @@ _OWN_PROCESSES = 8
 """Processes of a sandbox that are not the workload's."""
 _PERIOD_US = 100_000
 _REMOVAL_S = 2.0
+_numbers = itertools.count()
+"""Of the groups of this process, whichever provider makes them."""
 
 
 @dataclass(frozen=True)
@@ -34,13 +36,12 @@ class ControlGroups:
 
     def __init__(self) -> None:
         self._owner = Owner.current()
-        self._numbers = itertools.count()
         self._parents = _usable_parents()
         self.enforced = frozenset(name for parent in self._parents for name in parent.controllers)
 
     def create(self, spec: SandboxSpec) -> list[Path]:
         """Groups with the limits of a spec, one a hierarchy."""
-        name = f"{self._owner.prefix}{next(self._numbers)}"
+        name = f"{self._owner.prefix}{next(_numbers)}"
         groups = []
         for parent in self._parents:
             group = parent.directory / name

@@ -242,10 +242,13 @@ class Provider(Protocol):
 class SandboxPool(Protocol):
     """Warm sandboxes per spec."""
 
-    def acquire(self, spec: SandboxSpec, *, timeout: float | None = 60.0) -> AbstractAsyncContextManager[Sandbox]:
+    def acquire(
+        self, spec: SandboxSpec, *, timeout: float | None = 60.0, first: bool = False
+    ) -> AbstractAsyncContextManager[Sandbox]:
         """A clean, live sandbox; on exit it is reset and kept, or destroyed.
 
-        `SandboxUnavailable` after ``timeout`` seconds, None: only when sandboxes can't be started.
+        `SandboxUnavailable` after ``timeout`` seconds, None: only when sandboxes can't be started. ``first``: before all who
+        did not say so, for short work that others wait for.
         """
         ...
 

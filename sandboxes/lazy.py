@@ -4,17 +4,19 @@ Invariants, each with a test of the same name:
 
 - no_hold_and_wait: an episode with several sandboxes takes all at the first use of any, and only one such episode of a
   `SandboxQueue` at a time waits for its next one; so two never hold what the other waits for.
-- nothing_is_kept: a failed or cancelled acquisition gives back what it had got.
+- nothing_is_kept: a failed or cancelled acquisition gives back what it had got, and so does one that ends after the set was
+  closed: a task that outlives its episode holds nothing.
+- graders_are_first: who reserves as first waits only for others who did, and for one set that is being taken.
 - busy_is_not_broken: who waits for sandboxes that others use waits as long as it takes; only starts that fail are a failure.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, AsyncExitStack, nullcontext
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, nullcontext
 
-from sandboxes.contract import ExecResult, FileStatus, Job, Sandbox, SandboxPool, SandboxSpec, Usage
+from sandboxes.contract import ExecResult, FileStatus, Job, Sandbox, SandboxError, SandboxPool, SandboxSpec, Usage
 
 Waiting = Callable[[], AbstractContextManager[None]]
 """Entered while a sandbox is waited for, so that the wait can be told from the work."""
@@ -26,28 +28,49 @@ class SandboxQueue:
     def __init__(self, pool: SandboxPool, waiting: Waiting = nullcontext) -> None:
         self._pool = pool
         self._waiting = waiting
-        self._first = asyncio.Lock()
+        self._turns = Turns()
 
-    def reserve(self, specs: Mapping[str, SandboxSpec]) -> SandboxSet:
-        """A set with one sandbox a name; none is taken yet."""
-        return SandboxSet(self._pool, specs, self._waiting, self._first)
+    def reserve(self, specs: Mapping[str, SandboxSpec], *, first: bool = False) -> SandboxSet:
+        """A set with one sandbox a name; none is taken yet. ``first``: see `sandboxes.contract.SandboxPool.acquire`."""
+        return SandboxSet(self._pool, specs, self._waiting, self._turns, first)
+
+
+class Turns:
+    """One at a time; of those who wait, those who are first before the others."""
+
+    def __init__(self) -> None:
+        self._lock = asyncio.Lock()
+        self._others = asyncio.Lock()
+
+    @asynccontextmanager
+    async def turn(self, first: bool) -> AsyncIterator[None]:
+        # Only one of the others stands at the lock itself at any time.
+        async with nullcontext() if first else self._others, self._lock:
+            yield
 
 
 class SandboxSet:
     """The sandboxes of one episode by name."""
 
-    def __init__(self, pool: SandboxPool, specs: Mapping[str, SandboxSpec], waiting: Waiting, first: asyncio.Lock) -> None:
+    def __init__(
+        self, pool: SandboxPool, specs: Mapping[str, SandboxSpec], waiting: Waiting, turns: Turns, first: bool
+    ) -> None:
         self._pool = pool
         self._specs = dict(specs)
         self._waiting = waiting
+        self._turns = turns
         self._first = first
+        self._closed = False
         self._taking = asyncio.Lock()
         self._stack = AsyncExitStack()
         self._taken: dict[str, Sandbox] = {}
         self.boxes: Mapping[str, LazySandbox] = {name: LazySandbox(self, name, spec) for name, spec in self._specs.items()}
 
     async def get(self, name: str) -> Sandbox:
-        """The real sandbox of that name; at first use, and after a `release`, all of the set are acquired."""
+        """The real sandbox of that name; at first use, and after a `release`, all of the set are acquired.
+
+        `SandboxError` after `close`.
+        """
         if name not in self._taken:
             with self._waiting():
                 async with self._taking:
@@ -56,20 +79,28 @@ class SandboxSet:
         return self._taken[name]
 
     async def release(self) -> None:
-        """Give back to the pool what was taken."""
-        self._taken = {}
-        await self._stack.aclose()
+        """Give back to the pool what was taken; the next use takes others."""
+        stack, self._stack, self._taken = self._stack, AsyncExitStack(), {}
+        await stack.aclose()
+
+    async def close(self) -> None:
+        """Give back what was taken, for good: what is being taken is given back as soon as it comes."""
+        self._closed = True
+        await self.release()
 
     async def _take_all(self) -> None:
+        self._check_open()
         taken: dict[str, Sandbox] = {}
-        try:
-            async with self._first if len(self._specs) > 1 else nullcontext():
+        async with AsyncExitStack() as stack:
+            async with self._turns.turn(self._first) if len(self._specs) > 1 else nullcontext():
                 for name, spec in self._specs.items():
-                    taken[name] = await self._stack.enter_async_context(self._pool.acquire(spec, timeout=None))
-        except BaseException:
-            await self._stack.aclose()
-            raise
-        self._taken = taken
+                    taken[name] = await stack.enter_async_context(self._pool.acquire(spec, timeout=None, first=self._first))
+            self._check_open()
+            self._taken, self._stack = taken, stack.pop_all()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise SandboxError("the sandbox is used after its episode: await what a tool starts before the tool returns")
 
 
 class LazySandbox:

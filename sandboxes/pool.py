@@ -2,7 +2,9 @@
 
 Invariants, each with a test of the same name:
 
-- first_come_first_served: acquirers of equal specs are served in the order of their calls.
+- first_come_first_served: acquirers of equal specs are served in the order of their calls, those who asked to be first
+  before the others.
+- no_kind_starves: who waits for a kind of which none stands gets the place of another kind, however many wait for that one.
 - handed_out_alive: a sandbox answers a ping, or has just been reset, at the moment it is handed out.
 - handed_out_clean: nothing of a predecessor is in it; a sandbox in doubt is destroyed, as is one after 500 uses.
 - relieved_before_it_goes: a worn sandbox serves until the one that takes its place stands; one at a time is relieved.
@@ -10,6 +12,7 @@ Invariants, each with a test of the same name:
 - bounded: never more than ``size`` sandboxes exist, and one more while a worn one is relieved; never more starts at once than
   cores, of all processes of this user together.
 - failing_provider_is_left_alone: after three failed starts in a row the next waits, twice as long each time.
+- failed_starts_fail_those_who_depend_on_them: who waits for a kind of which none stands; the others go on waiting.
 - groups_are_whole: who asks for several gets all or none, and holds none while waiting for others who do the same.
 """
 
@@ -19,7 +22,7 @@ import asyncio
 import contextlib
 import os
 import time
-from collections import deque
+from collections import Counter
 from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
@@ -30,18 +33,21 @@ from sandboxes.contract import (
     Provider,
     Sandbox,
     SandboxDied,
-    SandboxError,
     SandboxImageError,
     SandboxSpec,
     SandboxUnavailable,
     SandboxUnsupported,
 )
-from sandboxes.starts import HostStarts
-from sandboxes.stock import Breaker, Counts, Idle, Member, SpecKey, Waiter
-from sandboxes.wear import is_spent, is_worn, planned_share
+from sandboxes.line import Line, Waiter
+from sandboxes.starter import Starter
+from sandboxes.stock import Counts, Idle, Member, SpecKey
+from sandboxes.wear import is_spent, is_worn
 
 _SWEEP_S = 60.0
 _WARM_S = 120.0
+_PATIENCE_S = 5.0
+"""After so long the place of a sandbox of another kind is freed for who waits."""
+_CLOSED = "the pool is closed"
 
 
 class Pool:
@@ -52,23 +58,21 @@ class Pool:
     """
 
     def __init__(self, provider: Provider, size: int | None = None) -> None:
-        cores = os.cpu_count() or 1
         self.provider = provider
-        self.size = 2 * cores if size is None else size
+        self.size = 2 * (os.cpu_count() or 1) if size is None else size
         if self.size < 1:
             raise ValueError(f"size is {size}; a pool needs room for one sandbox")
-        self._starts_at_once = asyncio.Semaphore(cores)
-        self._host_starts = HostStarts(cores)
         self._idle = Idle()
+        self._standing: set[Member] = set()
         self._busy: set[Member] = set()
-        self._waiters: deque[Waiter] = deque()
-        self._starting: dict[SpecKey, int] = {}
-        self._existing = self._leaving = 0
+        self._line = Line()
+        self._starting: Counter[SpecKey] = Counter()
+        self._leaving = 0
         self._relief_under_way = False
         self._tasks: set[asyncio.Task[Any]] = set()
         self._counts = Counts()
-        self._breaker = Breaker()
         self._closing = asyncio.Event()
+        self._starter = Starter(provider, self._counts, self._closing)
         self._collecting = asyncio.Lock()
         self._sweeper: asyncio.Task[None] | None = None
 
@@ -76,9 +80,15 @@ class Pool:
     def _closed(self) -> bool:
         return self._closing.is_set()
 
-    def acquire(self, spec: SandboxSpec, *, timeout: float | None = 60.0) -> AbstractAsyncContextManager[Sandbox]:
+    @property
+    def _existing(self) -> int:
+        return len(self._standing) + self._starting.total() + self._leaving
+
+    def acquire(
+        self, spec: SandboxSpec, *, timeout: float | None = 60.0, first: bool = False
+    ) -> AbstractAsyncContextManager[Sandbox]:
         """See `sandboxes.contract.SandboxPool`. The sandbox is reset after the block, without delaying it."""
-        return self._acquire(spec, None if timeout is None else seconds(timeout, "timeout"))
+        return self._acquire(spec, None if timeout is None else seconds(timeout, "timeout"), first)
 
     def acquire_group(
         self, spec: SandboxSpec, count: int, *, timeout: float = 60.0
@@ -89,26 +99,22 @@ class Pool:
         return self._acquire_group(spec, count, seconds(timeout, "timeout"))
 
     async def warm(self, spec: SandboxSpec, count: int) -> None:
-        """Start up to ``count`` sandboxes ahead of their use and wait until they stand."""
+        """Start up to ``count`` sandboxes ahead of their use and wait until they stand, however long their image takes."""
+        await self.provider.digest(spec)  # makes the image, within limits of its own
         for member in await self._take_all(spec, min(count, self.size), _WARM_S):
             self._offer(member)
 
     def metrics(self) -> Mapping[str, float]:
         """Counts since the start, totals in seconds, and how many sandboxes are where right now."""
-        now = {"busy": len(self._busy), "warm": len(self._idle), "waiting": len(self._waiters), "existing": self._existing}
-        return {**vars(self._counts), **now, "starting": sum(self._starting.values())}
+        now = {"busy": len(self._busy), "warm": len(self._idle), "waiting": len(self._line), "existing": self._existing}
+        return {**vars(self._counts), **now, "starting": self._starting.total()}
 
     async def close(self) -> None:
         """Destroy every sandbox, those in use included, and fail whoever waits."""
         self._closing.set()
-        for waiter in self._waiters:
-            if not waiter.served.done():
-                waiter.served.set_exception(SandboxUnavailable("the pool is closed"))
-        self._waiters.clear()
-        for members in self._idle.by_key.values():
-            while members:
-                self._discard(members.pop())
-        for member in list(self._busy):
+        self._line.fail(SandboxUnavailable(_CLOSED))
+        self._idle.by_key.clear()
+        for member in list(self._standing):
             self._give_up(member)
             self._discard(member)
         while self._tasks:
@@ -116,8 +122,8 @@ class Pool:
         await self._sweep()
 
     @contextlib.asynccontextmanager
-    async def _acquire(self, spec: SandboxSpec, timeout: float | None) -> AsyncIterator[Sandbox]:
-        member = await self._take(spec, timeout)
+    async def _acquire(self, spec: SandboxSpec, timeout: float | None, first: bool) -> AsyncIterator[Sandbox]:
+        member = await self._take(spec, timeout, first)
         self._hold(member)
         try:
             yield member.sandbox
@@ -147,6 +153,8 @@ class Pool:
                 self._release(member)
 
     def _hold(self, member: Member) -> None:
+        if self._closed:  # in the moment in which it was given; it is destroyed
+            raise SandboxUnavailable(_CLOSED)
         self._busy.add(member)
         member.uses += 1
         if self._sweeper is None:
@@ -182,17 +190,18 @@ class Pool:
                     self._offer(taken)
             raise
 
-    async def _take(self, spec: SandboxSpec, timeout: float | None) -> Member:
+    async def _take(self, spec: SandboxSpec, timeout: float | None, first: bool = False) -> Member:
         started = time.monotonic()
         key = spec_key(spec)
         try:
             async with asyncio.timeout(timeout):
-                member = await self._take_warm(key) or await self._wait(Waiter(spec, key, _future()))
+                member = await self._take_warm(key) or await self._wait(Waiter(spec, key, _future(), first))
         except TimeoutError:
-            why = f"; last failed start: {self._breaker.last_error}" if self._breaker.failures else ""
+            breaker = self._starter.breaker
+            why = f"; last failed start: {breaker.last_error}" if breaker.failures else ""
             raise SandboxUnavailable(
                 f"no {self.provider.name} sandbox within {timeout:g} s: {self._existing} of {self.size} exist, "
-                f"{len(self._busy)} in use, {len(self._waiters)} waiting{why}"
+                f"{len(self._busy)} in use, {len(self._line)} waiting{why}"
             ) from None
         waited = time.monotonic() - started
         self._counts.acquires += 1
@@ -201,9 +210,7 @@ class Pool:
         return member
 
     async def _take_warm(self, key: SpecKey) -> Member | None:
-        if self._closed:
-            raise SandboxUnavailable("the pool is closed")
-        while not any(waiter.key == key for waiter in self._waiters) and (member := self._idle.take(key)):
+        while not self._line.waits_for(key) and (member := self._idle.take(key)):
             try:
                 if not is_spent(member) and await self._answers(member):
                     return member
@@ -214,7 +221,9 @@ class Pool:
         return None
 
     async def _wait(self, waiter: Waiter) -> Member:
-        self._waiters.append(waiter)
+        if self._closed:
+            raise SandboxUnavailable(_CLOSED)
+        self._line.join(waiter)
         self._grow()
         try:
             return await waiter.served
@@ -223,34 +232,35 @@ class Pool:
                 self._offer(waiter.served.result())
             raise
         finally:
-            with contextlib.suppress(ValueError):
-                self._waiters.remove(waiter)
+            self._line.leave(waiter)
 
     async def _answers(self, member: Member) -> bool:
         try:
             await member.sandbox.ping()
         except SandboxDied:
-            self._counts.deaths += 1
+            self._counts.deaths += member in self._standing  # else it was destroyed meanwhile
             return False
         return True
 
     def _offer(self, member: Member) -> None:
         """A clean sandbox for the first who waits for its kind, else for later."""
-        if self._closed:
+        if self._closed or self._gives_way(member):
             self._discard(member)
-            return
-        for waiter in self._waiters:
-            if waiter.key == member.key and not waiter.served.done():
-                self._waiters.remove(waiter)
-                waiter.served.set_result(member)
-                return
-        self._idle.put(member)
-        self._grow()
+        elif not self._line.serve(member):
+            self._idle.put(member)
+            self._grow()
+
+    def _gives_way(self, member: Member) -> bool:
+        """Whether somebody needs its place who would get none as long as others wait for its kind."""
+        next_start = next(iter(self._line.lacking(self._starting)), None)
+        if self._leaving or next_start is None or next_start.key == member.key or next_start.waited_s < _PATIENCE_S:
+            return False
+        return not self._stands(next_start.key) and not self._starting[next_start.key]
 
     def _grow(self) -> None:
         """Start what waiters lack, as far as the size allows; idle ones of other specs make room."""
         coming = self._leaving
-        for waiter in self._lacking():
+        for waiter in self._line.lacking(self._starting):
             if self._existing < self.size:
                 self._begin_start(waiter.spec, waiter.key)
             elif coming > 0:
@@ -258,79 +268,47 @@ class Pool:
             elif other := self._idle.take_other(waiter.key):
                 self._discard(other)
 
-    def _lacking(self) -> list[Waiter]:
-        """Waiters for whom no start is on its way, in order."""
-        coming = dict(self._starting)
-        lacking = []
-        for waiter in self._waiters:
-            if coming.get(waiter.key, 0) > 0:
-                coming[waiter.key] -= 1
-            else:
-                lacking.append(waiter)
-        return lacking
+    def _stands(self, key: SpecKey) -> bool:
+        """Whether there is one of that kind, which whoever waits for it gets sooner or later."""
+        return any(member.key == key for member in self._standing)
 
     def _begin_start(self, spec: SandboxSpec, key: SpecKey) -> None:
         if not self._closed:
-            self._existing += 1
-            self._starting[key] = self._starting.get(key, 0) + 1
+            self._starting[key] += 1
             self._spawn(self._start(spec, key))
 
     async def _start(self, spec: SandboxSpec, key: SpecKey) -> bool:
         """Whether it stands; it is offered then."""
-        member: Member | None = None
+        failure: Exception | None = None
         try:
-            async with self._starts_at_once:
-                await self._pause()
-                async with self._host_starts.slot():
-                    if not self._closed:
-                        member = await self._create(spec, key)
+            member = await self._starter.start(spec, key)
+            self._standing.add(member)
+        except Exception as error:  # the provider is foreign code: whatever it raises is a failed start
+            failure = error
         finally:
             self._starting[key] -= 1
-            if member is None:
-                self._existing -= 1
-        if member is not None:
+        if failure is None:
             self._offer(member)
-        elif self._breaker.pause_s == 0:
-            self._grow()
         else:
-            self._fail_waiters(key, SandboxUnavailable(f"{self._breaker.failures} failed starts: {self._breaker.last_error}"))
-        return member is not None
+            self._start_failed(key, failure)
+        return failure is None
 
-    async def _pause(self) -> None:
-        if self._breaker.pause_s > 0:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._breaker.pause_s):
-                    await self._closing.wait()
-
-    async def _create(self, spec: SandboxSpec, key: SpecKey) -> Member | None:
-        started = time.monotonic()
-        self._counts.starts += 1
-        try:
-            sandbox = await self.provider.create(spec)
-        except (SandboxUnsupported, SandboxImageError) as error:  # another attempt would fail alike
-            self._counts.start_failures += 1
-            self._fail_waiters(key, error)
-            return None
-        except Exception as error:  # the provider is foreign code: whatever it raises is a failed start
-            self._counts.start_failures += 1
-            self._breaker.failed(error)
-            return None
-        self._breaker.worked()
-        self._counts.start_s += time.monotonic() - started
-        return Member(sandbox, key, started, planned_share(self._counts.starts))
-
-    def _fail_waiters(self, key: SpecKey, error: SandboxError) -> None:
-        for waiter in [waiter for waiter in self._waiters if waiter.key == key]:
-            self._waiters.remove(waiter)
-            if not waiter.served.done():
-                waiter.served.set_exception(error)
+    def _start_failed(self, key: SpecKey, error: Exception) -> None:
+        breaker, stands = self._starter.breaker, self._stands(key)
+        if isinstance(error, (SandboxUnsupported, SandboxImageError)) and not stands:
+            self._line.fail(error, key)  # another attempt would fail alike
+        else:
+            breaker.failed(error)
+            if breaker.pause_s > 0 and not stands:
+                self._line.fail(SandboxUnavailable(str(breaker)), key)
+        self._grow()
 
     async def _recycle(self, member: Member) -> None:
         if self._closed or member.relieved or is_spent(member):
             self._counts.retired += 1
             self._discard(member, replace=not member.relieved)
         elif not await self._is_reset(member):
-            self._counts.doubtful += 1
+            self._counts.doubtful += member in self._standing
             self._discard(member, replace=not member.relieved)
         else:
             if is_worn(member) and not self._relief_under_way and self._existing <= self.size and not self._closed:
@@ -341,8 +319,7 @@ class Pool:
     async def _relieve(self, member: Member) -> None:
         """Start what takes its place, and only then let it go: at once, or after the episode that it serves."""
         key = member.key
-        self._existing += 1
-        self._starting[key] = self._starting.get(key, 0) + 1
+        self._starting[key] += 1
         try:
             member.relieved = await self._start(member.sandbox.spec, key)
         finally:
@@ -356,7 +333,7 @@ class Pool:
         try:
             return await self.provider.reset(member.sandbox)
         except SandboxDied:
-            self._counts.deaths += 1
+            self._counts.deaths += member in self._standing  # else it was destroyed meanwhile
             return False
         except Exception:  # foreign code again: in doubt
             return False
@@ -365,6 +342,10 @@ class Pool:
             self._counts.reset_s += time.monotonic() - started
 
     def _discard(self, member: Member, *, replace: bool = False) -> None:
+        """Destroy it, unless that is under way."""
+        if member not in self._standing:
+            return
+        self._standing.discard(member)
         self._counts.discarded += 1
         self._leaving += 1
         self._spawn(self._destroy(member, replace))
@@ -374,8 +355,7 @@ class Pool:
             await self.provider.destroy(member.sandbox)
         finally:
             self._leaving -= 1
-            self._existing -= 1
-            if replace and not self._lacking() and self._existing < self.size:
+            if replace and not self._line.lacking(self._starting) and self._existing < self.size:
                 self._begin_start(member.sandbox.spec, member.key)
             self._grow()
 

@@ -1,17 +1,12 @@
-"""What a pool keeps account of: its members, who waits for one, counts, and how often starts failed in a row."""
+"""What a pool keeps account of: its members, and counts."""
 
 from __future__ import annotations
 
-import asyncio
-import time
 from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
-from sandboxes.contract import Sandbox, SandboxSpec, Usage
-
-_FAILURES_TO_OPEN = 3
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 60.0
+from sandboxes.contract import Sandbox, Usage
 
 SpecKey = tuple[Any, ...]
 
@@ -27,13 +22,6 @@ class Member:
     relieved: bool = False
     """Another one stands in its place: it goes as soon as it is free."""
     counted: Usage = field(default_factory=Usage)
-
-
-@dataclass(eq=False)
-class Waiter:
-    spec: SandboxSpec
-    key: SpecKey
-    served: asyncio.Future[Member]
 
 
 @dataclass
@@ -54,29 +42,6 @@ class Counts:
     commands: int = 0
     command_s: float = 0.0
     timeouts: int = 0
-
-
-@dataclass
-class Breaker:
-    """Consecutive failed starts, and until when the next one waits."""
-
-    failures: int = 0
-    closed_until: float = 0.0
-    last_error: str = ""
-
-    def failed(self, error: BaseException) -> None:
-        self.failures += 1
-        self.last_error = str(error)
-        if self.failures >= _FAILURES_TO_OPEN:
-            pause = min(_FIRST_PAUSE_S * 2 ** (self.failures - _FAILURES_TO_OPEN), _LONGEST_PAUSE_S)
-            self.closed_until = time.monotonic() + pause
-
-    def worked(self) -> None:
-        self.failures = 0
-
-    @property
-    def pause_s(self) -> float:
-        return max(0.0, self.closed_until - time.monotonic()) if self.failures >= _FAILURES_TO_OPEN else 0.0
 
 
 @dataclass

@@ -4,6 +4,7 @@ reaches the database and the run's folder."""
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from typing import TYPE_CHECKING
 
@@ -60,7 +61,10 @@ def rollout(
 
 
 def follow_parent() -> None:
-    """End with the process that started this one, if a command of ours did."""
+    """End with the process that started this one, if a command of ours did.
+
+    A rank of several must be killed: those above 0 leave a stop to rank 0, which can save nothing without them.
+    """
     parent = os.environ.pop("AGENTRL_PARENT", None)
     if parent is not None:
-        die_with_parent(int(parent))
+        die_with_parent(int(parent), signal.SIGKILL if "RANK" in os.environ else signal.SIGTERM)

@@ -76,16 +76,21 @@ def check_room(environment: Environment, pool_size: int) -> None:
 
 
 @asynccontextmanager
-async def boxes_of(environment: Environment, task: Task, queue: SandboxQueue | None) -> AsyncIterator[Boxes]:
-    """Sandboxes as ``environment`` declares them for ``task``, taken at their first use and given back at the end."""
+async def boxes_of(
+    environment: Environment, task: Task, queue: SandboxQueue | None, *, grading: bool = False
+) -> AsyncIterator[Boxes]:
+    """Sandboxes as ``environment`` declares them for ``task``, taken at their first use and given back at the end.
+
+    Those for grading come before those of new episodes: an episode that has ended needs only its verdict.
+    """
     specs = specs_of(environment, task)
     if not specs:
         yield Boxes(None, {})
         return
     if queue is None:
         raise EnvironmentFault(f"environment {environment.name!r} needs a sandbox, and no pool was given")
-    reserved = queue.reserve(specs)
+    reserved = queue.reserve(specs, first=grading)
     try:
         yield Boxes(reserved.boxes.get(MAIN), {name: box for name, box in reserved.boxes.items() if name != MAIN})
     finally:
-        await reserved.release()
+        await reserved.close()

@@ -18,8 +18,11 @@ from agentrl.environment.turn import begin, take_turn
 from agentrl.errors import EnvironmentFault
 from agentrl.tokens.messages import Message
 from agentrl.types import Reward, Task, Termination
-from sandboxes.contract import SandboxPool
+from sandboxes.contract import SandboxDied, SandboxPool, SandboxUnavailable
 from sandboxes.lazy import SandboxQueue
+
+REPEATS = 2
+"""How often an episode is played again whose sandbox broke."""
 
 Entries = tuple[Message | str, ...]
 """A `Message` is prompt or observation, a str is an assistant's turn."""
@@ -134,7 +137,7 @@ async def verdict(environment: Environment, played: Played, queue: SandboxQueue 
     """Grade a played episode in clean sandboxes; None when an end like its own gets no verdict."""
     if not is_gradable(environment, played.termination):
         return None
-    async with boxes_of(environment, played.episode.task, queue) as boxes:
+    async with boxes_of(environment, played.episode.task, queue, grading=True) as boxes:
         return await grade(environment, played.episode, boxes.main, boxes.others)
 
 
@@ -148,20 +151,29 @@ async def collect(
 ) -> list[Demonstration]:
     """``n`` demonstrations of training tasks, in the order of the tasks; the same ones for the same ``seed``.
 
-    ``on_progress(episodes done)`` is called after each; it may raise to stop.
+    ``on_progress(episodes done)`` is called after each; it may raise to stop. An episode whose sandbox breaks is played again
+    from its start, `REPEATS` times at the most, where `Environment.is_repeatable` allows that.
     """
     tasks = checked_tasks(environment, "train", seed, n)
     queue, slots = queue_for(pool), asyncio.Semaphore(concurrency)
     done = itertools.count(1)
 
+    async def played(index: int, task: Task, repeats: int) -> Demonstration:
+        with named_faults(environment.name, task.id, "demonstrator"):
+            policy = environment.demonstrator(random.Random(f"{seed}/{index}"), task)
+        try:
+            return await _play(environment, task, policy, queue, index)
+        except (SandboxDied, SandboxUnavailable):
+            if repeats == 0:
+                raise
+        return await played(index, task, repeats - 1)
+
     async def one(index: int, task: Task) -> Demonstration:
         async with slots:
-            with named_faults(environment.name, task.id, "demonstrator"):
-                policy = environment.demonstrator(random.Random(f"{seed}/{index}"), task)
-            played = await _play(environment, task, policy, queue, index)
+            demonstration = await played(index, task, REPEATS if environment.is_repeatable else 0)
             if on_progress is not None:
                 on_progress(next(done))
-            return played
+            return demonstration
 
     async with asyncio.TaskGroup() as group:
         running = [group.create_task(one(index, task)) for index, task in enumerate(tasks)]

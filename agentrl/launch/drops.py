@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from agentrl.monitor.terminal import say
 from agentrl.store.contract import TrajectoryStore
 from agentrl.types import Purpose
 
@@ -45,4 +46,4 @@ class Drops:
         counts = dropped(store, self.run)
         if counts != self._told:
             self._told = counts
-            print(f"  dropped so far  {said(counts)}", flush=True)
+            say(f"  dropped so far  {said(counts)}")

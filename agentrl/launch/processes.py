@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from agentrl.errors import AgentRLError, EnvironmentFault, NotReadyError, RunFailed
+from agentrl.monitor.terminal import say
 
 EXIT_FENCED = 4
 FINAL_CODES = (2, 3, 5)
@@ -32,11 +33,11 @@ MAX_RESTARTS = 3
 _PR_SET_PDEATHSIG = 1
 
 
-def die_with_parent(parent: int) -> None:
-    """Ask the kernel for SIGTERM when the parent ends. Called at the start of a child; covers a parent already gone."""
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+def die_with_parent(parent: int, number: int = signal.SIGTERM) -> None:
+    """Ask the kernel for a signal when the parent ends. Called at the start of a child; covers a parent already gone."""
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0)
     if os.getppid() != parent:
-        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), number)
 
 
 @dataclass
@@ -88,13 +89,17 @@ class RunProcesses:
         for child in self.children:
             self._spawn(child)
 
+    @property
+    def trainer(self) -> Child | None:
+        return next((child for child in self.children if child.role == "trainer"), None)
+
     def watch(self, step: int) -> bool:
         """Restart what died. True once the trainer has ended well; an error with a child's exit code when it can't go on."""
         if step > self._last_step:
             self._last_step = step
             for child in self.children:
                 child.deaths = 0
-        trainer = next((child for child in self.children if child.role == "trainer"), None)
+        trainer = self.trainer
         code = trainer.code if trainer else 0
         if trainer and code == EXIT_FENCED:
             raise RunFailed(f"Another trainer holds run {self.run}; this one stops for good. Log: {self._log(trainer)}")
@@ -137,7 +142,7 @@ class RunProcesses:
                 f"({child.deaths} {'time' if child.deaths == 1 else 'times'} without progress): {self._last_words(child)} "
                 f"Its log: {self._log(child)}"
             )
-        print(f"  {child.role} ended with code {child.code}; starting it again ({self._last_words(child)})", flush=True)
+        say(f"  {child.role} ended with code {child.code}; starting it again ({self._last_words(child)})")
         self._spawn(child)
 
     def _spawn(self, child: Child) -> None:

@@ -3,7 +3,7 @@
 Invariants
 - all_or_none: when one rank ends badly the others are killed; they would wait for it for ever.
 - first_speaks: the exit code is rank 0's wherever it has one of its own, since it alone knows the store.
-- one_stop: a stop is passed to rank 0, which finishes its step and lets the others go.
+- one_stop: a stop is passed to rank 0, which finishes its step and lets the others go; they don't heed one themselves.
 """
 
 from __future__ import annotations

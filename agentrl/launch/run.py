@@ -2,7 +2,10 @@
 
 Invariants
 - clean_stop: Ctrl-C leaves no process, no container and no lost row, and prints the resume command.
-- final_evaluation: a run that reached its target ends only after its last evaluation was scored.
+- database_comes_back: a private server that is killed is started again; one that the user named is only waited for.
+- patient_stop: however long the step in hand takes, the trainer ends it and saves a checkpoint; only a second Ctrl-C kills it.
+- final_evaluation: a run that reached its target ends only after its last weights were scored. A trainer that died before it
+  asked for that score goes back to its checkpoint.
 """
 
 from __future__ import annotations
@@ -27,26 +30,28 @@ from agentrl.launch.engine_servers import engine_servers
 from agentrl.launch.plan import Plan
 from agentrl.launch.processes import RunProcesses
 from agentrl.launch.summary import print_summary
+from agentrl.monitor.terminal import say
+from agentrl.store.connect import database_url
 from agentrl.store.contract import RunRow, RunSpec, TrajectoryStore
 from agentrl.store.patience import outlasting
 from agentrl.types import Task
 
 POLL_S = 0.5
 STOP_S = 30.0
-"""Time the processes get to finish what they hold after a stop was asked for."""
+"""Time the other processes get, once the trainer has ended, to finish what they hold."""
 TASKS_PER_EPOCH = 20_000
 TELL_S = 10.0
 """How often progress is told while nothing else is printed."""
 
 
 class _Stop:
-    """Counts interrupts: the first asks, the second insists."""
+    """Counts interrupts: the first asks, the second insists. A closed terminal only asks: it may send its signal twice."""
 
     def __init__(self) -> None:
         self.count = 0
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
-        self.count += 1
+        self.count = max(self.count, 1) if number == signal.SIGHUP else self.count + 1
 
 
 def draw_tasks(config: RunConfig) -> dict[str, list[Task]]:
@@ -114,17 +119,17 @@ def create_run(plan: Plan, store: TrajectoryStore) -> RunRow:
 def execute(run: RunRow, store: TrajectoryStore) -> int:
     """Run until the target, an interrupt or a failure. The exit code for the shell."""
     config, folder = from_row(run.spec.config)
-    trains = run.step < config.trainer.steps
+    trains = run.step < config.trainer.steps or not _score_was_asked_for(run, store)
     if not trains and store.pending_evaluation(run.id) is None:
         raise UsageError(f"Run {run.spec.name} has already reached its {config.trainer.steps} steps.")
     started = time.monotonic()
     with _only_launcher(run, folder), _interrupts() as stop:
-        store = outlasting(store, config.store.outage_s, lambda: stop.count > 0, _tell_outage)
+        store = outlasting(store, config.store.outage_s, lambda: stop.count > 0, _bear_outage)
         processes = RunProcesses(run.spec.name, folder, config.rollout.workers, engine_servers(config, folder))
         status, failure = "failed", None
         store.set_run_status(run.id, "running")
         if not config.rollout.workers:
-            print(f"  outside agents act in it through `agentrl gateway --run {run.spec.name}`", flush=True)
+            say(f"  outside agents act in it through `agentrl gateway --run {run.spec.name}`")
         try:
             processes.start(trains=trains)
             status = _supervise(run, processes, store, stop)
@@ -137,6 +142,13 @@ def execute(run: RunRow, store: TrajectoryStore) -> int:
     if failure is not None:
         raise failure
     return 0 if status == "finished" else 130
+
+
+def _score_was_asked_for(run: RunRow, store: TrajectoryStore) -> bool:
+    """Whether there is an evaluation of the run's newest weights, finished or not."""
+    asked = [result.evaluation for result in store.evaluation_results(run.id)]
+    pending = store.pending_evaluation(run.id)
+    return any(e.updates >= run.updates for e in [*asked, *([] if pending is None else [pending])])
 
 
 @contextmanager
@@ -156,16 +168,21 @@ def _only_launcher(run: RunRow, folder: Path) -> Iterator[None]:
         yield
 
 
-def _tell_outage(line: str) -> None:
-    print(f"  waiting for the database: {line}", flush=True)
+def _bear_outage(line: str) -> None:
+    say(f"  waiting for the database: {line}")
+    time.sleep(POLL_S)  # a server that is just dying counts as running
+    try:
+        database_url()  # starts the private server if it was killed, e.g. for want of memory
+    except NotReadyError as error:
+        say(f"  {error}")
 
 
 def _supervise(run: RunRow, processes: RunProcesses, store: TrajectoryStore, stop: _Stop) -> str:
-    trained, told, drops = False, time.monotonic(), Drops(run.spec.name)
+    told, drops = time.monotonic(), Drops(run.spec.name)
     while not stop.count:
         row = store.find_run(run.spec.name)
         assert row is not None, f"the row of run {run.spec.name} was deleted"
-        trained = trained or processes.watch(row.step)
+        trained = processes.watch(row.step)
         drops.look(store)
         if trained:
             scoring = store.pending_evaluation(run.id)
@@ -173,19 +190,25 @@ def _supervise(run: RunRow, processes: RunProcesses, store: TrajectoryStore, sto
                 return "finished"
             if time.monotonic() - told >= TELL_S:
                 told = time.monotonic()
-                print(f"  scoring version {scoring.version}: {scoring.done}/{scoring.n} episodes", flush=True)
+                say(f"  scoring version {scoring.version}: {scoring.done}/{scoring.n} episodes")
         time.sleep(POLL_S)
-    print("Stopping: finishing the step in hand and saving a checkpoint. Ctrl-C again stops at once.", flush=True)
+    say("Stopping: finishing the step in hand and saving a checkpoint. Ctrl-C again stops at once.")
     return "interrupted"
 
 
 def _stop_all(processes: RunProcesses, stop: _Stop) -> None:
     processes.stop()
-    asked = stop.count
-    deadline = time.monotonic() + STOP_S
+    asked, began = min(stop.count, 1), time.monotonic()
+    told, deadline = began, began + STOP_S
     while time.monotonic() < deadline and stop.count <= asked:
         if processes.wait(POLL_S):
             return
+        now = time.monotonic()
+        if processes.trainer is not None and processes.trainer.code is None:
+            deadline = now + STOP_S
+            if now - told >= TELL_S:
+                told = now
+                say(f"  waiting for the trainer to finish its step and save it, {now - began:.0f} s so far")
     processes.kill()
     processes.wait(STOP_S)
 
@@ -193,7 +216,10 @@ def _stop_all(processes: RunProcesses, stop: _Stop) -> None:
 @contextmanager
 def _interrupts() -> Iterator[_Stop]:
     stop = _Stop()
-    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    numbers = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # else started by nohup
+        numbers.append(signal.SIGHUP)
+    before = {number: signal.signal(number, stop) for number in numbers}
     try:
         yield stop
     finally:

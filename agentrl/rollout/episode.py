@@ -170,7 +170,7 @@ class EpisodeRunner:
         return replace(ending, outcome=Outcome.GRADED, reward=reward, verdicts=family.verdicts(self.environment))
 
     async def _grade(self, episode: Episode) -> Reward:
-        async with boxes_of(self.environment, episode.task, self._queue) as boxes:
+        async with boxes_of(self.environment, episode.task, self._queue, grading=True) as boxes:
             return await grade(self.environment, episode, boxes.main, boxes.others)
 
 

@@ -80,8 +80,8 @@ def _whole(
         relative = leave_one_out(totals, groups)
     else:
         relative = group_relative(totals, groups, divide_by_std=settings.group_std, ddof=settings.group_ddof)
-    if settings.normalise == "trajectory":
-        relative = torch.cat([torch.zeros(0), *whiten(list(relative.split(1)), [m.any().reshape(1) for m in masks])])
+    if settings.normalise == "trajectory" and members:
+        relative = torch.cat(whiten(list(relative.split(1)), [m.any().reshape(1) for m in masks]))
     return [torch.full((t.n_actions,), float(own)) for t, own in zip(members, relative, strict=True)]
 
 

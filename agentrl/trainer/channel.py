@@ -1,13 +1,15 @@
 """How the trainer's ranks do the same thing at the same time.
 
+Invariants
 - one_voice: rank 0 decides. It tells the others each operation by name, with its arguments; all then do the same with them.
+- failing_alone: when rank 0 fails inside an operation it waits for nobody; whoever started the ranks ends the others.
 """
 
 from __future__ import annotations
 
 import contextlib
 import datetime
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -37,9 +39,13 @@ class OneVoice:
     """Base of what all ranks do together: on rank 0 call its operations, then `dismiss`; on the others `follow`."""
 
     channel: Channel
+    _under_way: bool = False
+    """Whether the others are in an operation, where they may wait for rank 0 and hear nothing."""
 
     def dismiss(self) -> None:
-        """Let the others go. One that has died already is no matter any more."""
+        """Let the others go. One that has died already is no matter any more, nor one that an operation holds."""
+        if self._under_way:
+            return
         with contextlib.suppress(RuntimeError):
             self.channel.tell(None)
 
@@ -50,5 +56,13 @@ class OneVoice:
             getattr(self, name)(*arguments)
 
     def _everywhere(self, operation: Callable[..., Any], *arguments: Any) -> Any:
+        with self._together(operation, *arguments):
+            return operation(*arguments)
+
+    @contextlib.contextmanager
+    def _together(self, operation: Callable[..., Any], *arguments: Any) -> Iterator[None]:
+        """The others do ``operation`` while rank 0 is in here; left by an error they stay there."""
+        self._under_way = True
         self.channel.tell((operation.__name__, arguments))
-        return operation(*arguments)
+        yield
+        self._under_way = False

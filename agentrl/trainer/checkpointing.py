@@ -3,6 +3,7 @@
 Invariants
 - whole_or_nothing: a checkpoint counts only once its row is committed, with the manifest's hash; the manifest is written after
   all files, and a file that is missing, cut or replaced makes it one that is never loaded.
+- unread_is_not_damaged: what a disk does not answer for now is no reason to give up the work that it holds.
 - no_overwrite: the folder's name holds branch, fence and step, and a folder that exists is never written into.
 - any_layout: what was written with one layout of ranks is read with another.
 """
@@ -80,22 +81,22 @@ def start_saving(folder: Path, models: Mapping[str, TrainedModel], progress: Map
 
 
 def verify_checkpoint(checkpoint: Checkpoint) -> bool:
-    """The manifest is the one whose hash was committed, and every file in it is there and whole."""
+    """The manifest is the one whose hash was committed, and every file in it is there and whole.
+
+    `NotReadyError` when the disk does not say.
+    """
     if not has_manifest(checkpoint):
         return False
     folder = Path(checkpoint.uri)
-    try:
-        return all(_hash(folder / name) == digest for name, digest in _manifest(checkpoint.uri)["files"].items())
-    except OSError:
-        return False
+    return all(_is_whole(folder / name, digest) for name, digest in _manifest(checkpoint.uri)["files"].items())
 
 
 def has_manifest(checkpoint: Checkpoint) -> bool:
-    """Whether the manifest is the one whose hash was committed; of the files that it names nothing is read."""
-    try:
-        return _hash(Path(checkpoint.uri) / MANIFEST) == checkpoint.checksum
-    except OSError:
-        return False
+    """Whether the manifest is the one whose hash was committed; of the files that it names nothing is read.
+
+    `NotReadyError` when the disk does not say.
+    """
+    return _is_whole(Path(checkpoint.uri) / MANIFEST, checkpoint.checksum)
 
 
 def read_progress(uri: str) -> Mapping[str, Any]:
@@ -162,3 +163,15 @@ def _first_rank() -> bool:
 def _hash(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _is_whole(path: Path, digest: str) -> bool:
+    try:
+        return _hash(path) == digest
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+        return False
+    except OSError as error:
+        raise NotReadyError(
+            f"{path} of a checkpoint can't be read: {error}. Nothing was given up: resume when it can be read again, or remove "
+            "the checkpoint's folder to go on from the one before it."
+        ) from None

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from agentrl.monitor.terminal import say
 from agentrl.store.contract import Claim, EvaluationResult
 from agentrl.types import Place
 
@@ -63,7 +64,7 @@ class Console:
 
     def say(self, text: str) -> None:
         self._last_line = time.monotonic()
-        print(f"  {text}", flush=True)
+        say(f"  {text}")
 
     def waiting(self, claim: Claim, seconds: float) -> None:
         """At most every `HEARTBEAT_S`: what the trainer waits for and where the episodes are."""
@@ -84,9 +85,9 @@ class Console:
         self._scores = list(scores)
         if self._header_due:
             self._header_due = False
-            print("  " + "  ".join(f"{title:>{width}}" for title, width in COLUMNS), flush=True)
+            say("  " + "  ".join(f"{title:>{width}}" for title, width in COLUMNS))
         cells = self._cells(step, metrics, queue)
-        print("  " + "  ".join(f"{cell:>{width}}" for cell, (_, width) in zip(cells, COLUMNS, strict=True)), flush=True)
+        say("  " + "  ".join(f"{cell:>{width}}" for cell, (_, width) in zip(cells, COLUMNS, strict=True)))
         self._last_line = time.monotonic()
         self._note(metrics)
 

@@ -7,6 +7,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from agentrl.algorithm.metrics import Cosine, gradient_cosine
+from agentrl.trainer.megatron.cpu import training_device
 from agentrl.trainer.megatron.model import TrainedModel
 
 
@@ -27,7 +28,7 @@ class GradientMemory:
             return {}
         total = Cosine(0.0, 0.0, 0.0)
         for before, (now, group) in zip(last, shares, strict=True):
-            sums = torch.tensor(gradient_cosine(before, now), dtype=torch.float64, device=now[0].device if now else None)
+            sums = torch.tensor(gradient_cosine(before, now), dtype=torch.float64, device=training_device())
             dist.all_reduce(sums, group=group)
             total = Cosine(*(a + b for a, b in zip(total, sums.tolist(), strict=True)))
         return {} if total.value is None else {"gradient_cosine": total.value}

@@ -66,7 +66,8 @@ class TrainerLoop:
     in_update: bool = False
     """Between the renewal before the update and its commit: whoever fails here must not release its leases."""
     leases: Sequence[tuple[UUID, int]] = ()
-    """Of the batch in the update, which may take longer than a lease: to be renewed together with the trainer's own."""
+    """Of what is claimed and not committed: to be renewed together with the trainer's own, since each pass over it may take
+    longer than a lease."""
     _step: int = 0
     _updates: int = 0
     _checkpointed: int = -1
@@ -111,6 +112,7 @@ class TrainerLoop:
             if claim is None:
                 return False
             if claim.items:
+                self.leases = [*taken.leases, *((item.item, item.token) for item in claim.items)]
                 part, lags = self._take(claim, taken)
                 if pace.part is not None:
                     with self._updating(taken), taken.training():
@@ -176,9 +178,9 @@ class TrainerLoop:
     def _updating(self, taken: Taken) -> Iterator[None]:
         """Whatever fails in here is charged to the leases, which are renewed and checked first."""
         self.store.renew_leases(self.run.id, self.start.fence, taken.leases, self.config.trainer.lease_s)
-        self.in_update, self.leases = True, taken.leases
+        self.in_update = True
         yield
-        self.in_update, self.leases = False, ()
+        self.in_update = False
 
     def _update(self, taken: Taken) -> None:
         algorithm, rate = self.config.algorithm, self._learning_rate()
@@ -208,6 +210,7 @@ class TrainerLoop:
                     masked=masked,
                 ),
             )
+        self.leases = ()
         self._step, self._updates = committed.step, committed.updates
         if result.policy_updated:
             self.version = self.publisher.publish(self.team.weights, parent=self.version.version, updates=self._updates)

@@ -26,9 +26,10 @@ from agentrl.config.run import RunConfig
 from agentrl.config.stored import from_row
 from agentrl.engine.sglang.loading import locks_folder
 from agentrl.environment.registry import load
-from agentrl.errors import CommitRefused, EnvironmentFault, Fenced, RunFailed, TokenDrift, UnknownOutcome
+from agentrl.errors import CommitRefused, EnvironmentFault, Fenced, NotReadyError, RunFailed, TokenDrift, UnknownOutcome
 from agentrl.model.config import ModelConfig
 from agentrl.monitor.log import ProcessLog
+from agentrl.monitor.terminal import say
 from agentrl.store.contract import Checkpoint, RunRow, TrainerStart, TrajectoryStore
 from agentrl.store.loads import EngineLoad
 from agentrl.store.patience import outlasting
@@ -66,7 +67,7 @@ def run_trainer(store: TrajectoryStore, run: RunRow) -> int:
         return EXIT_STOPPED
     except Fenced as error:
         log.error("fenced out", error=str(error))
-        print(f"  trainer: {error}", flush=True)
+        say(f"  trainer: {error}")
         return EXIT_FENCED
     except (RunFailed, EnvironmentFault, TokenDrift) as error:
         log.error("run failed", error=str(error))
@@ -98,7 +99,12 @@ def _train(store: TrajectoryStore, run: RunRow, config: RunConfig, folder: Path,
 
 
 def follow() -> int:
-    """What every rank but the first does: hear which models to build, then do as told. The exit code."""
+    """What every rank but the first does: hear which models to build, then do as told. The exit code.
+
+    A signal to all ranks is for the first one: it can't finish its step and save it without the others.
+    """
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)
     join_world()
     channel = Channel()
     if (told := channel.hear()) is not None:
@@ -135,20 +141,26 @@ def _start(
 ) -> tuple[TrainerStart, Checkpoint | None]:
     """Start from the newest checkpoint that verifies, once the holder's lease has lapsed.
 
-    A holder that died leaves a lease of ``lease_s`` at most; one that holds it for longer lives: `Fenced`.
+    A holder that died leaves a lease of ``lease_s`` at most; one that holds it for longer lives: `Fenced`. `NotReadyError` when
+    there are checkpoints and none verifies: a start without one would abandon every step for good.
     """
     whole = _Whole(console)
     owner = f"{socket.gethostname()}:{os.getpid()}:{uuid4().hex[:8]}"
-    deadline = time.monotonic() + lease_s * PATIENCE
-    said = False
+    deadline: float | None = None
     while True:
-        checkpoint = next(filter(whole, store.checkpoints(run.id)), None)
+        checkpoints = store.checkpoints(run.id)
+        checkpoint = next(filter(whole, checkpoints), None)
+        if checkpoints and checkpoint is None:
+            raise NotReadyError(
+                f"No checkpoint of run {run.spec.name} is whole; the newest of {len(checkpoints)} should be in "
+                f"{checkpoints[0].uri}. Is its disk mounted here? Nothing was given up: resume when it is there again."
+            )
         try:
             start = store.start_trainer(run.id, owner=owner, lease_s=lease_s, checkpoint=checkpoint.id if checkpoint else None)
         except Fenced as error:
-            if not said:
+            if deadline is None:  # only now: reading checkpoints, and an outage of the store, take their own time
+                deadline = time.monotonic() + lease_s * PATIENCE
                 console.say(f"waiting for a lease: {error}")
-                said = True
             if time.monotonic() > deadline or stop.wait(START_RETRY_S):
                 raise
         else:
@@ -246,7 +258,7 @@ def _model_dir(config: RunConfig, folder: Path, console: Console, log: ProcessLo
 def _renewed(
     store: TrajectoryStore, run: int, fence: int, lease_s: float, stop: threading.Event, held: Callable[[], Leases]
 ) -> Iterator[None]:
-    """Keep the trainer lease, and those of the batch that is ``held`` in an update, alive from a thread; when one is lost, the
+    """Keep the trainer lease, and those of what it has ``held`` since a claim, alive from a thread; when one is lost, the
     next fenced call fails."""
     ended = threading.Event()
 

@@ -13,6 +13,7 @@ import torch
 from agentrl.config.run import RunConfig
 from agentrl.errors import UsageError
 from agentrl.model.model_dir import open_model_dir
+from agentrl.monitor.terminal import say
 from agentrl.trainer.channel import Channel
 from agentrl.trainer.megatron.build import join_world
 from agentrl.trainer.models import build_critic
@@ -96,8 +97,7 @@ class _Console:
             return
         self._told = time.monotonic()
         explained = "-" if progress.explained_variance is None else f"{progress.explained_variance:.2f}"
-        print(
+        say(
             f"  update {progress.update}/{progress.updates}: value loss {progress.value_loss:.4f}, "
-            f"explained variance of its batch {explained}",
-            flush=True,
+            f"explained variance of its batch {explained}"
         )

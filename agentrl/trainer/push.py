@@ -21,7 +21,7 @@ from agentrl.engine.sglang.changed import LastPush
 from agentrl.engine.sglang.loading import CheckedWeights
 from agentrl.engine.sglang.pushing import Push, Target, join
 from agentrl.engine.sglang.server import Server
-from agentrl.errors import EngineError
+from agentrl.errors import EngineError, UsageError
 from agentrl.model.config import ModelConfig
 from agentrl.monitor.stopwatch import Stopwatch
 from agentrl.staleness import refresh_due
@@ -131,7 +131,7 @@ class ServerPush:
         pushes, failed = [], {}
         found = await asyncio.gather(*(server.info() for server in servers), return_exceptions=True)
         for server, info in zip(servers, found, strict=True):
-            if isinstance(info, EngineError):
+            if isinstance(info, (EngineError, UsageError)):
                 failed[server.url] = str(info.args[0])
             elif isinstance(info, BaseException):
                 raise info
@@ -152,7 +152,11 @@ class ServerPush:
             name = f"{self.run}-{time.time_ns():x}-{self._groups}"
             group = BroadcastGroup(name, self.backend, 1 + sum(push.info.tp_size for push in pushes))
             first = urlsplit(pushes[0].server.url)
-            host = own_address(str(first.hostname), first.port or 80)
-            await join([push.server for push in pushes], [push.info for push in pushes], group, host, free_port(host))
+            try:
+                host = own_address(str(first.hostname), first.port or 80)
+                port = free_port(host)
+            except OSError as error:
+                raise EngineError(f"this machine has no address for {pushes[0].server.url}: {error}") from error
+            await join([push.server for push in pushes], [push.info for push in pushes], group, host, port)
             self._group, self._members = group, members
         return self._group

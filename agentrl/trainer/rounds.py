@@ -1,8 +1,8 @@
 """Rounds of episodes: what an update left behind, and that a pinned round was sampled by the weights that it trains.
 
 Invariants
-- pinned_version: in a synchronous or pipelined schedule every token of a batch has lag 0, so the version before its update
-  sampled all of it. Whatever breaks that is a fault of the system and stops the run.
+- pinned_version: in a synchronous or pipelined schedule every token that a batch trains has lag 0, so the version before its
+  update sampled all of it. Whatever breaks that is a fault of the system and stops the run.
 """
 
 from __future__ import annotations
@@ -34,8 +34,9 @@ def check_pinned(batch: Batch, token_lags: Sequence[Tensor], pace: Pace, version
     if pace.schedule not in _PINNED:
         return
     for trajectory, lags in zip(batch.trajectories, token_lags, strict=True):
-        if bool((lags != 0).any()):
-            place = int((lags != 0).int().argmax())
+        older = (lags != 0) & trajectory.loss_mask
+        if bool(older.any()):
+            place = int(older.int().argmax())
             raise RunFailed(
                 f"trajectory {trajectory.id}, action token {place}: sampled by version {int(trajectory.token_version[place])}, "
                 f"{int(lags[place])} policy updates before version {version.version}, which schedule {pace.schedule} pins its "

@@ -127,8 +127,8 @@ class ValuePretraining(OneVoice):
 
     def weights(self) -> Iterator[tuple[str, Tensor]]:
         """Every weight of the critic under its Hugging Face name, the head included."""
-        self.channel.tell((self._weights.__name__, ()))
-        yield from self.critic.export()
+        with self._together(self._weights):
+            yield from self.critic.export()
 
     def _batches(self, keys: Sequence[Graded], read: Read, size: int, refused: set[UUID]) -> Iterator[Batch]:
         for at in range(0, len(keys), size):

@@ -25,8 +25,11 @@ class Pruning:
     keep: int
 
     def prune(self, store: TrajectoryStore, run: int, fence: int) -> list[str]:
-        """Remove files until the rest fits, or all others are needed; returns their uris. What no version names goes, too."""
-        sizes = {path: _size(path) for path in self.folder.resolve().iterdir()}
+        """Remove files until the rest fits, or all others are needed; returns their uris. What no version names goes, too.
+
+        Only folders: a file beside them is none of ours.
+        """
+        sizes = {path: _size(path) for path in self.folder.resolve().iterdir() if path.is_dir()}
         excess = sum(sizes.values()) - self.room
         if excess <= 0:
             return []

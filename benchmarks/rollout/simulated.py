@@ -113,7 +113,7 @@ class Simulated(Environment):
 class NoPool:
     """The simulated environment needs no sandbox."""
 
-    def acquire(self, spec: Any, *, timeout: float = 60.0) -> Any:
+    def acquire(self, spec: Any, *, timeout: float | None = 60.0, first: bool = False) -> Any:
         raise AssertionError("no sandbox is needed")
 
     def acquire_group(self, spec: Any, n: int, *, timeout: float = 60.0) -> Any:

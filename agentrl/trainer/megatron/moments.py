@@ -18,6 +18,7 @@ from megatron.core.optimizer.distrib_optimizer import DistributedOptimizer
 from torch import Tensor
 
 from agentrl.errors import NotReadyError
+from agentrl.trainer.megatron.cpu import training_device
 
 MOMENTS = ("master", "exp_avg", "exp_avg_sq")
 
@@ -55,7 +56,7 @@ def take_moments(module: GPTModel, optimizer: MegatronOptimizer) -> tuple[dict[s
             for target in whole:
                 dist.all_reduce(target, group=parallel_state.get_data_parallel_group(with_context_parallel=True))
         found[name] = Moments(parameter, *whole)
-    steps = torch.tensor(step)
+    steps = torch.tensor(step, device=training_device())
     if dist.get_world_size() > 1:
         dist.all_reduce(steps, dist.ReduceOp.MAX)
     return found, int(steps)

@@ -63,14 +63,17 @@ class Writing:
         with megatron_device(), _quiet():
             for complete in self._request.finalize_fns:
                 complete()
-        if dist.get_rank() == 0:
-            for path in self.folder.iterdir():
-                self._hashes.setdefault(path.name, file_hash(path))
-        if dist.get_world_size() == 1:
-            return self._hashes
-        everyone: list[dict[str, str]] = [{}] * dist.get_world_size()
-        dist.all_gather_object(everyone, self._hashes)
-        return {name: digest for hashes in reversed(everyone) for name, digest in hashes.items()}
+        ranks = dist.get_world_size()
+        everyone = [self._hashes] * ranks
+        if ranks > 1:
+            dist.all_gather_object(everyone, self._hashes)
+        hashes = {name: digest for own in everyone for name, digest in own.items()}
+        if dist.get_rank() == 0:  # what no thread wrote: megatron's description of the whole
+            hashes |= {path.name: file_hash(path) for path in self.folder.iterdir() if path.name not in hashes}
+        found = [hashes]
+        if ranks > 1:
+            dist.broadcast_object_list(found, src=0)
+        return found[0]
 
     def _write(self) -> None:
         local: queue.Queue[Any] = queue.Queue()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from agentrl.engine.sglang.sums import expected_sums
 from agentrl.model.config import ModelConfig
 from agentrl.model.tiny import initial_tensors
 from agentrl.store.loads import EngineLoad
+from agentrl.trainer import push
 from agentrl.trainer.push import ServerPush
 from agentrl.types import PolicyVersion
 from tests.fake_sglang import FakeSGLang
@@ -106,6 +108,33 @@ def test_push_is_a_shortcut__a_dead_server_keeps_no_other_from_its_weights(case:
     case(3)
     assert case.holds("a", 3)
     assert case.holds("b", 3)
+
+
+def test_push_is_a_shortcut__a_server_replaced_by_an_old_one_gets_none(case: Case) -> None:
+    case(1)
+    old = httpx2.Response(
+        200, json={"version": "0.4.0", "dtype": "float32", "device": "cpu", "tp_size": 1, "max_req_input_len": 9}
+    )
+    case.servers["http://a"].faults["/server_info"] = [lambda reply: old] * 2
+    loads = case(2, NORMS)
+    assert [(load.engine, load.error is None) for load in loads] == [("http://a", False), ("http://b", True)]
+    assert case.holds("b", 2)
+    (line,) = case.said
+    assert "push of version 2 failed, workers load its file: http://a runs SGLang 0.4.0" in line
+
+
+@pytest.mark.parametrize("lost", ["own_address", "free_port"])
+def test_push_is_a_shortcut__without_a_route_to_the_servers(case: Case, lost: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unreachable(*_: Any) -> None:
+        raise OSError(errno.ENETUNREACH, "Network is unreachable")
+
+    monkeypatch.setattr(push, "own_address", lambda *_: "127.0.0.1")
+    monkeypatch.setattr(push, lost, unreachable)
+    case.push.transport = "distributed"
+    loads = case(1)
+    assert {load.engine for load in loads if load.error} == set(case.servers)
+    assert len(case.said) == 2
+    assert all("Network is unreachable" in line for line in case.said)
 
 
 def test_only_on_its_base__what_is_bit_identical_is_not_sent_again(case: Case) -> None:

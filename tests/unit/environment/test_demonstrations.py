@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -14,7 +15,7 @@ from agentrl.environment.base import checked_tasks
 from agentrl.environment.demonstrate import collect, play
 from agentrl.errors import EnvironmentFault, UsageError
 from agentrl.types import Termination
-from sandboxes.contract import SandboxSpec, Usage
+from sandboxes.contract import SandboxDied, SandboxError, SandboxSpec, Usage
 
 
 class Counting(Environment):
@@ -94,9 +95,12 @@ class Box:
 
     def __init__(self) -> None:
         self.pings = 0
+        self.broken = False
 
     async def ping(self) -> None:
         self.pings += 1
+        if self.broken:
+            raise SandboxDied("broken")
 
 
 class Boxes:
@@ -109,12 +113,12 @@ class Boxes:
         self.log: list[str] = []
 
     @asynccontextmanager
-    async def acquire(self, spec: SandboxSpec, *, timeout: float = 60.0) -> AsyncIterator[Any]:
+    async def acquire(self, spec: SandboxSpec, *, timeout: float = 60.0, first: bool = False) -> AsyncIterator[Any]:
         box = Box()
         self.boxes.append(box)
         self.held.append(box)
         self.most = max(self.most, len(self.held))
-        self.log.append("acquire")
+        self.log.append("acquire first" if first else "acquire")
         yield box
         self.held.remove(box)
         self.log.append("release")
@@ -142,7 +146,7 @@ async def test_grading__has_another_sandbox_taken_after_the_first_was_given_back
     pool = Boxes()
     demonstration = await play(Boxed(), Task("x", {"goal": 0}), lambda episode: "done", pool)
     assert demonstration.reward is not None
-    assert pool.log == ["acquire", "release", "acquire", "release"]
+    assert pool.log == ["acquire", "release", "acquire first", "release"]
     assert [box.pings for box in pool.boxes] == [1, 1]
 
 
@@ -152,6 +156,79 @@ async def test_sandbox_that_nobody_uses__is_never_taken() -> None:
 
     pool = Boxes()
     await play(Idle(), Task("x", {"goal": 0}), lambda episode: "done", pool)
+    assert pool.log == []
+
+
+class Repeatable(Boxed):
+    """All that it does stays in the episode."""
+
+    @tool(side_effects=False)
+    async def next(self, episode: Episode) -> int:
+        """Count one up."""
+        episode.state.count = getattr(episode.state, "count", 0) + 1
+        return int(episode.state.count)
+
+
+class Breaking(Boxes):
+    """The sandboxes of these numbers die at their first ping."""
+
+    def __init__(self, *numbers: int) -> None:
+        super().__init__()
+        self.numbers = numbers
+
+    @asynccontextmanager
+    async def acquire(self, spec: SandboxSpec, *, timeout: float = 60.0, first: bool = False) -> AsyncIterator[Any]:
+        async with super().acquire(spec, timeout=timeout, first=first) as box:
+            box.broken = len(self.boxes) in self.numbers
+            yield box
+
+
+async def test_collect__plays_an_episode_again_whose_sandbox_broke() -> None:
+    whole, pool, done = await collect(Repeatable(), 3, 12, Boxes()), Breaking(5, 9), []
+    with_deaths = await collect(Repeatable(), 3, 12, pool, on_progress=done.append)
+    assert with_deaths == [
+        _with_duration(first, again) if first.reward else first for first, again in zip(whole, with_deaths, strict=True)
+    ]
+    assert done == list(range(1, 13))
+    assert sum(box.broken and box.pings == 1 for box in pool.boxes) == 2, "the control: two died"
+    assert pool.held == []
+
+
+@pytest.mark.parametrize(("environment", "sandboxes"), [(Boxed(), 1), (Repeatable(), 3)])
+async def test_collect__gives_up_where_repeating_is_not_allowed_or_does_not_help(
+    environment: Environment, sandboxes: int
+) -> None:
+    pool = Breaking(*range(1, 100))
+    with pytest.raises(ExceptionGroup) as raised:
+        await collect(environment, 3, 1, pool)
+    assert isinstance(raised.value.exceptions[0], SandboxDied)
+    assert len(pool.boxes) == sandboxes
+
+
+async def test_task_that_a_tool_left_behind__gets_no_sandbox_after_its_episode() -> None:
+    ended = asyncio.Event()
+
+    class Forgetful(Counting):
+        sandbox = SandboxSpec()
+        left: asyncio.Task[None]
+
+        @tool
+        async def leave(self, episode: Episode) -> str:
+            """Start something and do not wait for it."""
+
+            async def later() -> None:
+                await ended.wait()
+                await episode.sandbox.ping()
+
+            self.left = asyncio.ensure_future(later())
+            return "left"
+
+    pool, environment = Boxes(), Forgetful()
+    turns = ['<tool_call>{"name": "leave", "arguments": {}}</tool_call>', "done"]
+    await play(environment, Task("x", {"goal": 0}), lambda episode: turns[episode.n_turns], pool)
+    ended.set()
+    with pytest.raises(SandboxError, match="after its episode"):
+        await environment.left
     assert pool.log == []
 
 

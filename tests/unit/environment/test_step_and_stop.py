@@ -128,7 +128,7 @@ class BoxPool:
         self.held = 0
 
     @asynccontextmanager
-    async def acquire(self, spec: SandboxSpec, *, timeout: float = 60.0) -> AsyncIterator[Any]:
+    async def acquire(self, spec: SandboxSpec, *, timeout: float = 60.0, first: bool = False) -> AsyncIterator[Any]:
         await asyncio.sleep(self.delay_s)
         self.given.append(Box(spec, len(self.given)))
         self.held += 1

@@ -36,8 +36,8 @@ class RecordedPool:
         self.given: list[Recorded] = []
 
     @asynccontextmanager
-    async def acquire(self, spec: SandboxSpec, *, timeout: float = 60.0) -> AsyncIterator[Recorded]:
-        async with self.pool.acquire(spec, timeout=timeout) as sandbox:
+    async def acquire(self, spec: SandboxSpec, *, timeout: float = 60.0, first: bool = False) -> AsyncIterator[Recorded]:
+        async with self.pool.acquire(spec, timeout=timeout, first=first) as sandbox:
             self.given.append(Recorded(sandbox))
             yield self.given[-1]
 

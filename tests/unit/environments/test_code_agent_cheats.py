@@ -112,8 +112,8 @@ class MarkedPool:
         self.marks: list[str] = []
 
     @asynccontextmanager
-    async def acquire(self, spec: SandboxSpec, *, timeout: float = 60.0) -> AsyncIterator[Any]:
-        async with self.pool.acquire(spec, timeout=timeout) as sandbox:
+    async def acquire(self, spec: SandboxSpec, *, timeout: float = 60.0, first: bool = False) -> AsyncIterator[Any]:
+        async with self.pool.acquire(spec, timeout=timeout, first=first) as sandbox:
             yield Marked(sandbox, self.marks)
 
 

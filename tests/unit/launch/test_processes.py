@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -134,3 +136,26 @@ def test_servers_last__a_server_ends_after_those_that_use_it(processes: RunProce
     assert processes.wait(10)
     assert server.code is not None
     assert (tmp_path / "logs" / "sglang-0.stderr").read_text() == "listening\n"
+
+
+@pytest.mark.parametrize("rank", [None, "0", "1"])
+def test_no_orphans__who_started_it_is_killed(rank: str | None) -> None:
+    """One of several ranks may heed no SIGTERM, or wait for the others until it times out: it dies all the same."""
+    heeds = "" if rank is None else "signal.signal(signal.SIGTERM, signal.SIG_IGN); "
+    child = (
+        "import signal, time; from agentrl.cli.workers import follow_parent; follow_parent(); "
+        f"{heeds}print('up', flush=True); time.sleep(10); print('survived', flush=True)"
+    )
+    parent = (
+        "import os, subprocess, sys, time; "
+        "own = os.environ | {'AGENTRL_PARENT': str(os.getpid())}; "
+        f"subprocess.Popen([sys.executable, '-c', {child!r}], env=own); time.sleep(60)"
+    )
+    environment = os.environ | ({} if rank is None else {"RANK": rank})
+    launcher = subprocess.Popen([sys.executable, "-c", parent], env=environment, stdout=subprocess.PIPE, text=True)
+    assert launcher.stdout is not None
+    with launcher.stdout:
+        assert launcher.stdout.readline() == "up\n"
+        launcher.kill()
+        launcher.wait()
+        assert launcher.stdout.read() == "", "the child is the last to hold the other end"

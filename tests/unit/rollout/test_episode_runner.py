@@ -77,8 +77,20 @@ class BrokenBox(Counter):
         return "never"
 
 
+class GraderBox(BrokenBox):
+    """Only its grader uses one."""
+
+    async def reward(self, episode: Episode, sandbox: Sandbox) -> Reward:
+        await sandbox.ping()
+        raise AssertionError("never")
+
+
 class DeadPool:
-    def acquire(self, spec: SandboxSpec, *, timeout: float = 60.0):
+    def __init__(self) -> None:
+        self.first: list[bool] = []
+
+    def acquire(self, spec: SandboxSpec, *, timeout: float = 60.0, first: bool = False):
+        self.first.append(first)
         raise SandboxDied("container c0ffee died")
 
     def metrics(self) -> dict[str, float]:
@@ -109,6 +121,7 @@ class Case:
         self, chat: ChatFormat, turns: Sequence[str], environment: Environment | None = None, max_context: int = 400
     ) -> None:
         self.environment = environment or Counter()
+        self.pool = DeadPool()
         self.store = MemoryStore()
         spec = RunSpec("r", "counter", {}, "h", 0, lag_bound=1, batch_min=1, batch_max=1)
         self.run = self.store.create_run(spec, {"train": self.environment.tasks("train", 0, 4)})
@@ -134,13 +147,20 @@ class Case:
         opened = self.store.open_episodes(
             self.run.id, worker="w", request=uuid4(), n=1, engine_version=self.version.version, lineage=self.lineage
         ).episodes[0]
-        self.runner = EpisodeRunner(self.environment, self.store, self.engine, self.chat, DeadPool(), Sampling())
+        self.runner = EpisodeRunner(self.environment, self.store, self.engine, self.chat, self.pool, Sampling())
         self.runner.sandbox_of = self.sandbox_of
         ending = await self.runner.run(opened)
         stored = self.store.trajectory(opened.trajectory)
         assert stored is not None
         (place,) = [place for place, n in self.store.conservation(self.run.id).places.items() if n]
         return ending, stored, place
+
+
+async def test_sandbox_for_grading__is_asked_for_as_first(chat: ChatFormat) -> None:
+    acting, grading = Case(chat, [call(0)], BrokenBox()), Case(chat, ["stop"], GraderBox())
+    await acting.play()
+    await grading.play()
+    assert (acting.pool.first, grading.pool.first) == ([False], [True])
 
 
 async def test_sandbox_of_the_task__is_stored_with_the_trajectory(chat: ChatFormat) -> None:

@@ -90,6 +90,15 @@ def test_version_1__uses_the_own_group_of_each_controller(
     assert written["cpu.cfs_quota_us"] == "50000"
 
 
+def test_two_providers_of_a_process__make_groups_of_different_names(
+    kernel: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "memory" / "job").mkdir(parents=True)
+    hierarchy(monkeypatch, [("cgroup", "/", str(tmp_path / "memory"), ["rw", "memory"])], {"memory": "/job"})
+    made = [group for groups in (cgroups.ControlGroups(), cgroups.ControlGroups()) for group in groups.create(SPEC)]
+    assert len(set(made)) == 2
+
+
 def test_nothing_writable__enforces_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     hierarchy(monkeypatch, [("cgroup2", "/", str(tmp_path / "missing"), [])], {"": "/"})
     groups = cgroups.ControlGroups()

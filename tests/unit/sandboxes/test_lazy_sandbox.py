@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from sandboxes.contract import SandboxSpec, SandboxUnavailable, Usage
+from sandboxes.contract import SandboxError, SandboxSpec, SandboxUnavailable, Usage
 from sandboxes.lazy import SandboxQueue
 
 FASTER = 120
@@ -31,10 +31,11 @@ class SmallPool:
         self.room = asyncio.Semaphore(size)
         self.broken = broken
         self.specs: list[SandboxSpec] = []
+        self.firsts: list[bool] = []
         self.held = 0
 
     @asynccontextmanager
-    async def acquire(self, spec: SandboxSpec, *, timeout: float | None = 60.0) -> AsyncIterator[Any]:
+    async def acquire(self, spec: SandboxSpec, *, timeout: float | None = 60.0, first: bool = False) -> AsyncIterator[Any]:
         if spec == self.broken:
             raise SandboxUnavailable("3 failed starts")
         try:
@@ -43,6 +44,7 @@ class SmallPool:
         except TimeoutError:
             raise SandboxUnavailable("none in time") from None
         self.specs.append(spec)
+        self.firsts.append(first)
         self.held += 1
         try:
             yield Box()
@@ -97,6 +99,50 @@ async def test_nothing_is_kept__by_an_acquisition_that_failed_or_was_cancelled()
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(reserved.boxes["a"].ping(), 0.05)
     assert pool.held == 0
+
+
+async def test_nothing_is_kept__by_a_task_that_outlives_its_episode() -> None:
+    pool = SmallPool(2)
+    queue = SandboxQueue(pool)
+    first, second = (queue.reserve({"a": SMALL, "b": LARGE}) for _ in range(2))
+    early = asyncio.create_task(first.boxes["a"].ping())
+    await first.close()
+    with pytest.raises(SandboxError, match="after its episode"):
+        await early
+    await second.boxes["a"].ping()
+    third = queue.reserve({"a": SMALL, "b": LARGE})
+    late = [asyncio.create_task(third.boxes[name].ping()) for name in "ab"]
+    await asyncio.sleep(0.01)
+    await third.close()  # at once, although its sandboxes are still waited for
+    assert pool.held == 2
+    await second.close()
+    for task in late:
+        with pytest.raises(SandboxError, match="after its episode"):
+            await task
+    assert pool.held == 0
+    with pytest.raises(SandboxError, match="after its episode"):
+        await second.boxes["a"].ping()
+    assert pool.held == 0
+
+
+async def test_graders_are_first__among_sets_of_several_too() -> None:
+    pool, order = SmallPool(2), []
+    queue = SandboxQueue(pool)
+
+    async def use(number: int, first: bool) -> None:
+        reserved = queue.reserve({"a": SMALL, "b": LARGE}, first=first)
+        await reserved.boxes["a"].ping()
+        order.append(number)
+        await reserved.close()
+
+    holder = queue.reserve({"a": SMALL, "b": LARGE})
+    await holder.boxes["a"].ping()
+    users = [asyncio.ensure_future(use(number, first=number in (4, 6))) for number in range(8)]
+    await asyncio.sleep(0.01)
+    await holder.close()
+    await asyncio.gather(*users)
+    assert order == [0, 4, 6, 1, 2, 3, 5, 7], "0 was being taken"
+    assert pool.firsts == [False, False] * 2 + [True] * 4 + [False, False] * 5
 
 
 async def test_busy_is_not_broken__who_waits_longer_than_a_minute_gets_one() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from sandboxes import pool as pool_module
-from sandboxes import starts, wear
+from sandboxes import starter, starts, wear
 from sandboxes.contract import (
     Capabilities,
     Sandbox,
@@ -68,6 +68,7 @@ class Stock:
         self.most_starting = max(self.most_starting, self.starting)
         try:
             await asyncio.sleep(self.delay_s)
+            self.asked = spec
             if error := self.fail():
                 raise error
         finally:
@@ -119,6 +120,84 @@ async def test_first_come_first_served() -> None:
 
     await asyncio.gather(*(one(number) for number in range(20)))
     assert order == list(range(20))
+    await pool.close()
+
+
+async def test_first_come_first_served__and_those_before_who_asked_to_be_first() -> None:
+    pool, order = Pool(Stock(), size=1), []
+
+    async def one(number: int, first: bool) -> None:
+        async with pool.acquire(SPEC, first=first):
+            order.append(number)
+
+    async with pool.acquire(SPEC):
+        users = [asyncio.ensure_future(one(number, first=number in (3, 5))) for number in range(6)]
+        while pool.metrics()["waiting"] < len(users):
+            await asyncio.sleep(0)
+    await asyncio.gather(*users)
+    assert order == [3, 5, 0, 1, 2, 4]
+    await pool.close()
+
+
+async def test_first_come_first_served__a_waiter_that_gave_up_is_not_in_the_way() -> None:
+    """In one step of the loop somebody asks, the waiter is cancelled and the sandbox comes free."""
+    stock = Stock()
+    pool = Pool(stock, size=1)
+    tasks: list[asyncio.Task[Any]] = []
+
+    async def reset(sandbox: Any) -> bool:
+        sandbox.dirty = False
+        if len(tasks) == 1:
+            tasks.append(asyncio.ensure_future(use(pool, timeout=1.0)))
+            tasks[0].cancel()
+        return True
+
+    stock.reset = reset  # type: ignore[method-assign]
+    async with pool.acquire(SPEC):
+        tasks.append(asyncio.ensure_future(use(pool)))
+        while not pool.metrics()["waiting"]:
+            await asyncio.sleep(0)
+    await asyncio.wait(tasks[:1])
+    assert tasks[0].cancelled()
+    assert await tasks[1] is stock.boxes[0]
+    await pool.close()
+
+
+async def test_no_kind_starves(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool_module, "_PATIENCE_S", 0.01)
+    stock = Stock()
+    pool = Pool(stock, size=2)
+    served = 0
+    rare: list[asyncio.Task[None]] = []
+
+    async def common() -> None:
+        nonlocal served
+        while not rare or not rare[0].done():
+            await use(pool, hold_s=0.001)
+            served += 1
+
+    async def seldom() -> None:
+        for _ in range(3):
+            await use(pool, OTHER, timeout=2.0)
+
+    many = [asyncio.ensure_future(common()) for _ in range(5)]
+    while served < 10:
+        await asyncio.sleep(0.001)
+    rare.append(asyncio.ensure_future(seldom()))
+    await asyncio.gather(*many, *rare)
+    assert stock.most_alive == 2
+    await pool.close()
+
+
+async def test_no_kind_starves__and_kinds_that_stand_do_not_take_turns_by_new_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool_module, "_PATIENCE_S", 0.0)
+    pool = Pool(Stock(), size=2)
+    async with pool.acquire(SPEC), pool.acquire(OTHER):
+        users = [asyncio.ensure_future(use(pool, spec)) for spec in [SPEC, OTHER] * 20]
+        while pool.metrics()["waiting"] < len(users):
+            await asyncio.sleep(0)
+    await asyncio.gather(*users)
+    assert pool.metrics()["starts"] <= 3, "one more at most, when a line is empty"
     await pool.close()
 
 
@@ -248,8 +327,50 @@ async def test_nothing_leaks__of_holders_at_the_end() -> None:
     assert all(box.destroyed == 1 for box in stock.boxes)
 
 
+async def test_nothing_leaks__of_one_that_is_asked_whether_it_lives_at_the_end() -> None:
+    stock, asked, answer = Stock(), asyncio.Event(), asyncio.Event()
+    pool = Pool(stock, size=1)
+    await pool.warm(SPEC, 1)
+
+    async def ping() -> None:
+        asked.set()
+        await answer.wait()
+
+    stock.boxes[0].ping = ping  # type: ignore[method-assign]
+    taking = asyncio.ensure_future(use(pool))
+    await asked.wait()
+    await pool.close()
+    assert stock.boxes[0].destroyed == 1
+    answer.set()
+    with pytest.raises(SandboxUnavailable, match="closed"):
+        await taking
+    assert pool.metrics()["existing"] == pool.metrics()["busy"] == 0
+
+
+@pytest.mark.parametrize("of_group", [False, True])
+async def test_nothing_leaks__of_one_that_was_just_given_at_the_end(of_group: bool) -> None:
+    stock = Stock()
+    pool = Pool(stock, size=1)
+    closing: list[asyncio.Task[None]] = []
+
+    async def reset(sandbox: Any) -> bool:
+        closing.append(asyncio.ensure_future(pool.close()))  # it runs before the waiter does
+        return True
+
+    stock.reset = reset  # type: ignore[method-assign]
+    async with pool.acquire(SPEC):
+        waiting = asyncio.ensure_future(enter(pool.acquire_group(SPEC, 1) if of_group else pool.acquire(SPEC)))
+        while not pool.metrics()["waiting"]:
+            await asyncio.sleep(0)
+    with pytest.raises(SandboxUnavailable, match="closed"):
+        await waiting
+    await closing[0]
+    assert [box.destroyed for box in stock.boxes] == [1]
+    assert pool.metrics()["deaths"] == pool.metrics()["doubtful"] == 0
+
+
 async def test_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool_module.os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(starter.os, "cpu_count", lambda: 2)
     stock = Stock()
     pool = Pool(stock, size=6)
     await asyncio.gather(*(use(pool, spec, 0.002) for spec in [SPEC, OTHER] * 30))
@@ -285,6 +406,42 @@ async def test_failing_provider_is_left_alone() -> None:
     assert len(attempts) == first, "no attempt during the pause"
     stock.fail = lambda: None
     assert await use(pool, timeout=10), "and it is tried again after the pause"
+    await pool.close()
+
+
+async def test_failed_starts_fail_those_who_depend_on_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The one place is needed for a kind that can't be started, and then for one that can."""
+    monkeypatch.setattr(starter, "_FIRST_PAUSE_S", 0.01)
+    stock = Stock()
+    stock.fail = lambda: SandboxUnavailable("this kind can't start") if stock.asked is SPEC else None
+    pool = Pool(stock, size=1)
+    failed, served = await asyncio.gather(use(pool), use(pool, OTHER, timeout=2.0), return_exceptions=True)
+    assert isinstance(failed, SandboxUnavailable)
+    assert served is stock.boxes[0]
+    await pool.close()
+
+
+@pytest.mark.parametrize("error", [SandboxUnavailable("the host is full"), SandboxImageError("the image is gone")])
+async def test_failed_starts_fail_those_who_depend_on_them__and_nobody_whose_kind_stands(
+    error: SandboxError, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(starter, "_FIRST_PAUSE_S", 0.002)
+    stock = Stock()
+    pool = Pool(stock, size=4)
+    await pool.warm(SPEC, 2)
+    stock.fail = lambda: error
+
+    async def one() -> None:
+        async with pool.acquire(SPEC):
+            while pool.metrics()["start_failures"] < 4:
+                await asyncio.sleep(0.001)
+
+    await asyncio.gather(*(one() for _ in range(8)))
+    assert pool.metrics()["start_failures"] < 20, "the pauses hold while others are served"
+    for box in stock.boxes:
+        box.dead = True
+    with pytest.raises(type(error), match=str(error)):
+        await use(pool)
     await pool.close()
 
 
@@ -375,6 +532,26 @@ async def test_nothing_leaks__of_a_warm_up_that_is_cancelled() -> None:
         task.cancel()
     await pool.close()
     assert stock.alive == []
+
+
+async def test_warm__has_the_image_made_before_its_time_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool_module, "_WARM_S", 1.0)
+    stock, made = Stock(), asyncio.Event()
+    create = stock.create
+
+    async def digest(spec: SandboxSpec) -> str:
+        made.set()
+        return "stock"
+
+    async def create_from_image(spec: SandboxSpec) -> Sandbox:
+        await made.wait()  # longer than a start may take
+        return await create(spec)
+
+    stock.digest, stock.create = digest, create_from_image  # type: ignore[method-assign]
+    pool = Pool(stock, size=1)
+    await pool.warm(SPEC, 1)
+    assert pool.metrics()["warm"] == 1
+    await pool.close()
 
 
 async def test_remains_are_swept__now_and_then_and_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:

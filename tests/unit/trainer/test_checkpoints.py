@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
+import queue
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from trainer_samples import reference_model, sample_rows, trained
 
 from agentrl.errors import NotReadyError, UsageError
 from agentrl.store.contract import Checkpoint
+from agentrl.trainer import checkpointing
 from agentrl.trainer.checkpointing import (
     MANIFEST,
     SAVING_SHARE,
@@ -21,6 +28,7 @@ from agentrl.trainer.checkpointing import (
     start_saving,
     verify_checkpoint,
 )
+from agentrl.trainer.megatron import sharded_files
 
 
 @pytest.fixture(scope="module")
@@ -66,6 +74,20 @@ def test_whole_or_nothing(saved: Checkpoint, damage: str, tmp_path: Path) -> Non
     assert not verify_checkpoint(copy)
 
 
+@pytest.mark.parametrize("unread", [MANIFEST, ".distcp"])
+def test_unread_is_not_damaged(saved: Checkpoint, unread: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = checkpointing._hash
+
+    def stale(path: Path) -> str:
+        if path.name.endswith(unread):
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), str(path))
+        return real(path)
+
+    monkeypatch.setattr(checkpointing, "_hash", stale)
+    with pytest.raises(NotReadyError, match=r"can't be read: .*Stale"):
+        verify_checkpoint(saved)
+
+
 def test_checkpoint_of_another_model__both_sizes_are_named(saved: Checkpoint) -> None:
     with pytest.raises(UsageError, match="vocab_size is 48 in the checkpoint, 50 in the model"):
         load_checkpoint(saved.uri, {"policy": trained(reference_model(vocab_size=50))})
@@ -81,6 +103,30 @@ def test_format_of_another_release__says_what_to_do(tmp_path: Path) -> None:
     (tmp_path / "state.pt").touch()
     with pytest.raises(NotReadyError, match="format 1"):
         read_progress(str(tmp_path / "state.pt"))
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_hashes__each_file_is_read_once(ranks: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hashes of what the ranks' threads wrote are known when rank 0, between two steps, completes a checkpoint."""
+    for name in ("__0_0.distcp", "__1_0.distcp", ".metadata"):
+        (tmp_path / name).write_text(name)
+    written = [{f"__{rank}_0.distcp": f"of rank {rank}"} for rank in range(2)]
+    if ranks == 1:
+        written[0] |= written[1]
+    told: list[Any] = []
+    monkeypatch.setattr(dist, "get_rank", lambda: 0)
+    monkeypatch.setattr(dist, "get_world_size", lambda: ranks)
+    monkeypatch.setattr(dist, "all_gather_object", lambda found, own: found.__setitem__(slice(None), written))
+    monkeypatch.setattr(dist, "broadcast_object_list", lambda objects, src: told.extend(objects))
+    hashed: list[str] = []
+    monkeypatch.setattr(sharded_files, "file_hash", lambda path: (hashed.append(path.name), "of rank 0, read here")[1])
+    request: Any = SimpleNamespace(finalize_fns=[])
+    hashes = sharded_files.Writing(tmp_path, request, [], [], queue.Queue(), written[0]).finish()
+    assert hashes == {
+        "__0_0.distcp": "of rank 0", "__1_0.distcp": "of rank 1", ".metadata": "of rank 0, read here"
+    }  # fmt: skip
+    assert hashed == [".metadata"]
+    assert told == ([hashes] if ranks > 1 else [])
 
 
 @pytest.mark.parametrize(("saving_s", "step_s"), [(0.01, 1.0), (30.0, 1.0), (5.0, 100.0), (0.0, 1e-9), (200.0, 3000.0)])

@@ -58,7 +58,14 @@ def test_one_token__finite_and_as_written_out(
     assert found == [pytest.approx(own, abs=1e-3) for own in advantages]
 
 
-@pytest.mark.parametrize("settings", [{"truncation": "mask"}, {**GROUPED, "truncation": "mask"}])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"truncation": "mask"},
+        {**GROUPED, "truncation": "mask"},
+        {**GROUPED, "truncation": "mask", "normalise": "trajectory"},
+    ],
+)
 def test_nothing_to_train_on__both_models_stay(settings: dict[str, Any]) -> None:
     batch = build_batch([cut(n, group=GROUP) for n in range(2)], max_context=100)
     algorithm = AlgorithmConfig(**settings)

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
+from loop_samples import config_of
 from trainer_samples import segment, stored
 
 from agentrl.algorithm.denominators import Aggregation
 from agentrl.config.algorithm import AlgorithmConfig
+from agentrl.errors import RunFailed
 from agentrl.store.contract import Claim, ClaimedItem, Masked
 from agentrl.trainer.batch import Batch, build_batch
 from agentrl.trainer.credit import Credit, Values, assign_credit
+from agentrl.trainer.rounds import check_pinned
 from agentrl.trainer.stale_tokens import mask_stale, mask_versions, masked_in
 from agentrl.types import DropReason, StoredTrajectory
 
@@ -82,6 +87,22 @@ def test_a_token_that_something_else_masked__stays_out() -> None:
     half = turns([2, 5, 5], loss_mask=np.array([1, 0, 1], np.uint8))
     (trajectory,) = masked_batch(half).trajectories
     assert trajectory.loss_mask.tolist() == [False, False, True]
+
+
+@pytest.mark.parametrize("masked", [True, False])
+def test_pinned_version__older_tokens_may_be_there_out_of_the_loss(masked: bool) -> None:
+    """An episode that was running when its trainer died goes on under the version that the resume gave."""
+    pace = config_of("sao", "staleness.lag=0", "staleness.mode=segment_mask").pace
+    assert pace.schedule == "synchronous"
+    trajectory = turns([4, 4], [5, 5])
+    batch = masked_batch(trajectory, bound=0) if masked else build_batch([trajectory], max_context=CONTEXT)
+    head: Any = SimpleNamespace(version=HEAD)
+    lags = [HEAD - t.token_version for t in batch.trajectories]
+    if masked:
+        check_pinned(batch, lags, pace, head)
+        return
+    with pytest.raises(RunFailed, match=r"action token 0: sampled by version 4, 1 policy updates before version 5"):
+        check_pinned(batch, lags, pace, head)
 
 
 def test_nothing_left__is_empty_after_mask() -> None:

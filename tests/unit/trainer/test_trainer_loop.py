@@ -149,6 +149,22 @@ def test_pipelined__trains_on_parts_while_others_run(tmp_path: Path, monkeypatch
     assert len({token for _, token in step.consumed}) == 2
 
 
+@pytest.mark.parametrize(
+    ("part", "held"), [([], [8, 8]), (["trainer.schedule=pipelined", "trainer.pipeline_part=3"], [4, 4, 8])]
+)
+def test_claimed__renewed_from_the_gate_to_the_commit(tmp_path: Path, part: list[str], held: list[int]) -> None:
+    """The gate's pass over the first claim is as long as the update's; so is the wait for the rest of a round."""
+    loop = loop_of(config_of("sao", "trainer.steps=1", *part), tmp_path, ends=few(4 if part else 8))
+    seen: list[int] = []
+    forward, claim, commit = loop.team.forward, loop.store.claim, loop.store.commit_step
+    loop.team.forward = lambda rows: (seen.append(len(loop.leases)), forward(rows))[1]  # type: ignore[method-assign]
+    loop.store.claim = lambda *a, **named: (seen.append(len(loop.leases)), claim(*a, **named))[1]
+    loop.store.commit_step = lambda *a: (seen.append(len(loop.leases)), commit(*a))[1]
+    assert loop.train()
+    assert seen == [0, *held]
+    assert not loop.leases
+
+
 def test_pipelined__a_stop_in_a_round_gives_everything_back(tmp_path: Path) -> None:
     config = config_of("sao", "trainer.schedule=pipelined", "trainer.pipeline_part=3")
     loop = loop_of(config, tmp_path, ends=few(3))

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,7 +15,7 @@ from uuid import uuid4
 import numpy as np
 import pytest
 
-from agentrl.errors import Fenced, TokenDrift
+from agentrl.errors import Fenced, NotReadyError, TokenDrift
 from agentrl.launch.processes import FINAL_CODES
 from agentrl.monitor.log import ProcessLog
 from agentrl.store.contract import Checkpoint, RunRow, RunSpec, StepCommit
@@ -79,6 +82,21 @@ def test_start_after_a_kill__waits_for_the_lease(case: Case, capsys: pytest.Capt
     assert capsys.readouterr().out.count("waiting for a lease: trainer killed holds run") == 1
 
 
+def test_start_after_an_outage__has_its_whole_time_for_the_lease(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The database comes back, and another trainer's last renewal with it, after longer than a start waits."""
+    killed: list[int] = []
+    checkpoints = case.store.checkpoints
+
+    def late(run: int) -> Sequence[Checkpoint]:
+        if not killed:
+            time.sleep(LEASE_S * trainer.PATIENCE * 1.1)
+            killed.append(case.store.start_trainer(run, owner="killed", lease_s=LEASE_S, checkpoint=None).fence)
+        return checkpoints(run)
+
+    monkeypatch.setattr(case.store, "checkpoints", late)
+    assert case.start().fence > killed[0]
+
+
 def test_start_beside_a_living_trainer__fenced(case: Case) -> None:
     holder = case.store.start_trainer(case.run.id, owner="living", lease_s=LEASE_S, checkpoint=None)
     ended = threading.Event()
@@ -119,11 +137,46 @@ def test_damaged_checkpoint__is_told_once_and_the_one_before_it_is_taken(
     assert capsys.readouterr().out.count("the checkpoint of step 1 is passed over: files in newer are missing or changed") == 1
 
 
+def test_no_checkpoint_is_whole__nothing_is_abandoned(case: Case) -> None:
+    """A folder that is not mounted must not cost the run its steps."""
+    fence = case.start().fence
+    claim = case.store.claim(case.run.id, fence, n_min=1, n_max=1, lease_s=60)
+    consumed = [(item.item, item.token) for item in claim.items]
+    case.store.commit_step(case.run.id, fence, StepCommit(1, False, 0, "h", {}, {}, consumed=consumed))
+    case.store.add_checkpoint(case.run.id, fence, step=1, updates=0, version=0, uri="/not/mounted/b1-f1-s1", checksum="c")
+    case.store.release_trainer(case.run.id, fence)
+    with pytest.raises(NotReadyError, match="/not/mounted/b1-f1-s1") as raised:
+        case.start()
+    assert raised.value.exit_code in FINAL_CODES
+    row = case.store.find_run("r")
+    assert row is not None
+    assert row.step == 1
+    assert len(case.store.checkpoints(case.run.id)) == 1
+
+
 def test_start_while_stopping__does_not_wait(case: Case) -> None:
     case.store.start_trainer(case.run.id, owner="living", lease_s=60, checkpoint=None)
     case.stop.set()
     with pytest.raises(Fenced):
         case.start()
+
+
+def test_one_stop__other_ranks_leave_it_to_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stop that reaches all ranks, as torchrun sends it, must not take from rank 0 those that save with it."""
+
+    class Stopped:
+        def hear(self) -> None:
+            for number in (signal.SIGTERM, signal.SIGINT):
+                os.kill(os.getpid(), number)
+
+    monkeypatch.setattr(trainer, "join_world", lambda: None)
+    monkeypatch.setattr(trainer, "Channel", Stopped)
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        assert trainer.follow() == trainer.EXIT_DONE
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def test_difference_between_engine_and_trainer__is_not_tried_again(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:

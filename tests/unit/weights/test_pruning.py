@@ -85,3 +85,10 @@ def test_left_over__a_file_that_no_version_names_goes_too(case: Case) -> None:
     export_weights([("a", torch.ones(100))], case.folder / "killed")
     assert "killed" in case.prune(files=0)
     assert "killed" not in case.left()
+
+
+def test_file_of_a_user__is_left_alone(case: Case) -> None:
+    note = case.folder / "notes.txt"
+    note.write_text("which of these is the good one")
+    case.prune(files=0)
+    assert case.left() == {"v0", "v4", "v5", note.name}
