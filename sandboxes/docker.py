@@ -4,8 +4,9 @@
   its input and the container is gone, without anybody's help.
 - A daemon that stops takes the streams and with them the containers, live-restore or not: what was running is `SandboxDied`.
 - Containers carry their owner in a label; `sweep` removes those whose owner is provably dead on this host, those of ours that
-  could not be removed before, and no others.
-- The SDK's blocking calls run in threads of our own; a command never costs a call to the daemon.
+  could not be removed before or that the daemon made after their creation was given up, and no others.
+- The SDK's blocking calls run in threads of our own. Those that pull, build or keep images take minutes and have threads apart:
+  they never hold up a start or a removal. A command never costs a call to the daemon.
 """
 
 from __future__ import annotations
@@ -41,6 +42,8 @@ _CAPABILITIES = ["SETUID", "SETGID", "KILL"]
 _CAPABILITIES_OF_SETUP = [*_CAPABILITIES, "CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID"]
 _OWN_PROCESSES = 8
 _START_S = 60.0
+_IMAGES_AT_ONCE = 16
+"""Calls that pull, build or keep images. They mostly wait, and the daemon has a limit of its own."""
 Result = TypeVar("Result")
 
 
@@ -64,9 +67,11 @@ class Docker:
         self._is_podman = daemon.is_podman
         self._client = daemon.client
         self._threads = threads
+        self._image_threads = ThreadPoolExecutor(max_workers=_IMAGES_AT_ONCE, thread_name_prefix="sandbox-images")
         self._images: dict[tuple[Any, ...], Image] = {}
         self._image_locks: dict[tuple[Any, ...], asyncio.Lock] = {}
         self._lost: set[str] = set()
+        """Names of containers that may be there, now or later: a busy daemon makes some after nobody waits any more."""
 
     @classmethod
     async def connect(cls, name: str = "docker", url: str | None = None, image: str = DEFAULT_IMAGE) -> Docker:
@@ -107,7 +112,8 @@ class Docker:
         # Whoever runs the image by hand must not inherit an owner that may be dead.
         changes = [f'LABEL "{label}"="{value}"' for label, value in {**labels, OWNER_LABEL: ""}.items()]
         made = await self._call(
-            partial(self._client.api.commit, container, repository=name, tag="latest", pause=False, changes=changes)
+            partial(self._client.api.commit, container, repository=name, tag="latest", pause=False, changes=changes),
+            self._image_threads,
         )
         return str(made["Id"])
 
@@ -151,18 +157,17 @@ class Docker:
         removed = 0
         for listed in self._client.api.containers(all=True, filters={"label": OWNER_LABEL}):
             owner = Owner.parse(listed["Labels"][OWNER_LABEL])
-            if owner is not None and owner.certainly_dead():
+            lost = self._lost.intersection(name.removeprefix("/") for name in listed["Names"] or ())
+            if lost or (owner is not None and owner.certainly_dead()):
                 removed += self._remove(listed["Id"])
-        for container in list(self._lost):
-            removed += self._remove(container)
-            self._lost.discard(container)
+                self._lost -= lost
         return removed
 
     async def _image(self, spec: SandboxSpec) -> Image:
         key = (spec.image, spec.setup, spec.setup_network)
         async with self._image_locks.setdefault(key, asyncio.Lock()):
             if key not in self._images:
-                image = await self._call(partial(ensure_image, self._client, spec.image))
+                image = await self._call(partial(ensure_image, self._client, spec.image), self._image_threads)
                 preparing: Preparing = self
                 self._images[key] = await prepared(preparing, spec, image) if spec.setup else image
         return self._images[key]
@@ -269,8 +274,8 @@ class Docker:
         except ENGINE_ERRORS:
             self._lost.add(container)
 
-    async def _call(self, work: Callable[[], Result]) -> Result:
-        return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+    async def _call(self, work: Callable[[], Result], threads: ThreadPoolExecutor | None = None) -> Result:
+        return await asyncio.get_running_loop().run_in_executor(threads or self._threads, work)
 
     async def _shielded(self, create: Callable[[], None], container: str) -> None:
         """A creation that is undone when its caller is cancelled meanwhile, or when it got no clear answer."""
@@ -279,9 +284,11 @@ class Docker:
             await asyncio.shield(running)
         except asyncio.CancelledError:
             await asyncio.wait([running])
-            running.exception()  # whatever it is, nobody waits for it any more
+            if running.exception() is not None:
+                self._lost.add(container)
             await asyncio.shield(self._abandon(container, None))
             raise
         except ENGINE_ERRORS as error:
+            self._lost.add(container)
             await self._abandon(container, None)
             raise SandboxUnavailable(f"{self.name} at {self.url} made no container: {short(error)}") from None

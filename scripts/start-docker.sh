@@ -49,8 +49,8 @@ if ! answers; then
         echo "start-docker: no control groups are mounted below /sys/fs/cgroup; a Docker daemon can't run here" >&2
         exit 3
     fi
-    setsid dockerd --data-root "$directory/data" --exec-root "$directory/exec" --host "unix://$socket" \
-        --pidfile "$directory/docker.pid" --bridge "${AGENTRL_DOCKER_BRIDGE:-none}" --iptables=false --live-restore >"$log" 2>&1 </dev/null &
+    ( cd "$directory" && exec setsid dockerd --data-root "$directory/data" --exec-root "$directory/exec" --host "unix://$socket" \
+        --pidfile "$directory/docker.pid" --bridge "${AGENTRL_DOCKER_BRIDGE:-none}" --iptables=false --live-restore ) >"$log" 2>&1 </dev/null &
     started=$!
     waited=0
     until answers; do

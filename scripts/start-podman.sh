@@ -34,9 +34,9 @@ END
 }
 
 if ! answers; then
-    # Not systemd's groups: it may not run here.
-    setsid podman --root "$directory/root" --runroot "$directory/run" --cgroup-manager cgroupfs --runtime "$(command -v runc || command -v crun)" \
-        system service --time 0 "unix://$socket" >"$log" 2>&1 </dev/null &
+    # Not systemd's groups: it may not run here. Its own folder: what watches containers leaves files where it stands.
+    ( cd "$directory" && exec setsid podman --root "$directory/root" --runroot "$directory/run" --cgroup-manager cgroupfs --runtime "$(command -v runc || command -v crun)" \
+        system service --time 0 "unix://$socket" ) >"$log" 2>&1 </dev/null &
     echo $! >"$directory/podman.pid"
     waited=0
     until answers; do

@@ -70,6 +70,7 @@ class FakeSGLang(httpx2.AsyncBaseTransport):
         return (sum(ids) * 31 + n * 17) % 250
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        await asyncio.sleep(0)  # no network answers at once
         if not self.alive:
             raise httpx2.ConnectError("connection refused")
         path = request.url.path

@@ -78,7 +78,7 @@ class Engine(Protocol):
     async def generate(self, request: GenerateRequest) -> Generation: ...
 
     def release(self, session: str) -> None:
-        """The session is over: its cache may go."""
+        """The session is over: its cache may go. Nothing happens when it is over already."""
         ...
 
     def take_loads(self) -> list[EngineLoad]:

@@ -5,6 +5,7 @@ Invariants, each a test of this name:
 - ``no_old_cache``: after a load, nothing computed with older weights is used; running generations prefill again.
 - ``last_token_is_fed``: the stop token of a turn is in the prefix of the next one.
 - ``nobody_waits_for_ever``: more sessions than slots only cost time; a failure of the engine fails every request.
+- ``waits_for_the_absent``: a pause ends as soon as no session is between two turns.
 
 A driver task runs while there are requests and gives the loop a turn between steps. Requests join and leave between steps.
 """
@@ -39,7 +40,7 @@ NO_VERSION = -1
 
 GATHER_S = 0.02
 GATHERED = 48
-"""A step for few requests costs almost as much as one for many. So while sessions rest between two turns, a step for fewer than
+"""A step for few requests costs almost as much as one for many. So while sessions are between two turns, a step for fewer than
 `GATHERED` requests is followed by a pause of up to `GATHER_S` seconds in which others may join. It ends early when nobody is
 left to wait for, or enough have joined."""
 
@@ -104,7 +105,7 @@ class LocalEngine:
         job = self._accept(request)
         self._by_session[request.session] = job
         self._waiting.append(job)
-        if self._present() >= GATHERED:
+        if self._present() >= GATHERED or not self._absent():
             self._gathered.set()
         if self._driver is None or self._driver.done():
             self._driver = asyncio.create_task(self._drive(), name="local engine")
@@ -122,7 +123,7 @@ class LocalEngine:
         if job is not None:
             self._abort(job)
         self._slots.forget(session)
-        if not self._slots.resting:
+        if not self._absent():
             self._gathered.set()
 
     def metrics(self) -> dict[str, float]:
@@ -167,10 +168,10 @@ class LocalEngine:
                 self._fail(job, failure)
 
     async def _gather(self) -> None:
-        """Let others run, then wait for some of the resting sessions."""
+        """Let others run, then wait for some of the absent sessions."""
         await asyncio.sleep(0)
         pause = GATHER_S * (1 - self._present() / GATHERED)
-        if not self._slots.resting or pause <= 0:
+        if pause <= 0 or not self._absent():
             return
         self._gathered.clear()
         with suppress(TimeoutError):
@@ -180,6 +181,10 @@ class LocalEngine:
     def _present(self) -> int:
         return len(self._running) + len(self._waiting)
 
+    def _absent(self) -> bool:
+        """Whether a session is between two turns. One that waits for its step still rests in its slot, and is here."""
+        return any(session not in self._by_session for session in self._slots.resting)
+
     def _admit(self) -> None:
         """First come, first served."""
         while self._waiting:
@@ -188,14 +193,13 @@ class LocalEngine:
             if slot is None:
                 return
             self._waiting.popleft()
+            job.slot, job.admitted = slot, time.monotonic()
+            self._running[slot] = job  # before anything that may fail: `_leave` must find it in the queue or here
             request = job.request
             draws = uniforms(request.seed, request.max_new_tokens)
-            job.slot = slot
             job.cached = self._slots.begin(
                 slot, job.ids, request.max_new_tokens, draws, request.sampling.temperature, request.stop_token_ids
             )
-            job.admitted = time.monotonic()
-            self._running[slot] = job
 
     def _step(self) -> None:
         """One forward for everyone: feed what is known and not cached, sample for those that are then complete."""

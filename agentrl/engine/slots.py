@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import heapq
 from collections import OrderedDict
+from collections.abc import Collection
 
 import numpy as np
 
@@ -37,9 +38,9 @@ class Slots:
         self._idle: OrderedDict[str, int] = OrderedDict()
 
     @property
-    def resting(self) -> int:
-        """Sessions that have a cache and do not generate: between two turns."""
-        return len(self._idle)
+    def resting(self) -> Collection[str]:
+        """Sessions that have a slot and do not generate, the longest-idle one first."""
+        return self._idle
 
     def take(self, session: str) -> int | None:
         """A slot for a session that starts to generate: its own, a free one, or the longest-idle one; None: all busy."""

@@ -1,6 +1,7 @@
 """The boundary between the library and an environment's code: limits its time and names its faults.
 
 Only three kinds of exception cross it: `SandboxError` (infrastructure), `EnvironmentFault`, and those the caller asks for.
+A cancellation of the task itself crosses it, too; a `CancelledError` that the environment's code comes by otherwise does not.
 """
 
 from __future__ import annotations
@@ -26,15 +27,27 @@ class Overtime(EnvironmentFault):
 @contextmanager
 def named_faults(environment: str, task: str, method: str, *passing: type[Exception]) -> Iterator[None]:
     """Turn what the environment's code raises into an `EnvironmentFault` that names environment, task, method and place."""
+    where = f"environment {environment!r}, task {task!r}, method {method!r}"
     try:
         yield
+    except asyncio.CancelledError as error:
+        if _is_cancelled():
+            raise
+        raise EnvironmentFault(f"{where} raised CancelledError{raised_at(error)}") from error
     except (Exception, SystemExit) as error:
-        where = f"environment {environment!r}, task {task!r}, method {method!r}"
         if type(error) is EnvironmentFault and not str(error).startswith("environment "):
             raise EnvironmentFault(f"{where}: {error}{raised_at(error)}") from error
         if isinstance(error, (SandboxError, EnvironmentFault, *passing)):
             raise
         raise EnvironmentFault(f"{where} raised {type(error).__name__}: {error}{raised_at(error)}") from error
+
+
+def _is_cancelled() -> bool:
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:  # no loop runs here
+        return False
+    return task is not None and task.cancelling() > 0
 
 
 async def invoke(

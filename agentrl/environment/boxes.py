@@ -14,6 +14,7 @@ from agentrl.errors import EnvironmentFault, UsageError
 from agentrl.types import Task
 from sandboxes.contract import SandboxPool, SandboxSpec
 from sandboxes.lazy import LazySandbox, SandboxQueue
+from sandboxes.wear import lasting
 
 MAIN = ""
 
@@ -32,8 +33,11 @@ def queue_for(pool: SandboxPool | None) -> SandboxQueue | None:
 
 
 def specs_of(environment: Environment, task: Task) -> dict[str, SandboxSpec]:
-    """What the sandboxes of an episode of ``task`` are made of, by name; the main one's is empty. `EnvironmentFault`."""
-    specs = dict(environment.sandboxes)
+    """What the sandboxes of an episode of ``task`` are made of, by name; the main one's is empty. `EnvironmentFault`.
+
+    Each lives long enough for the environment's own limits.
+    """
+    specs = {name: _lasting(environment, spec) for name, spec in environment.sandboxes.items()}
     with named_faults(environment.name, task.id, "sandbox_for"):
         main = environment.sandbox_for(task)
     if main is None:
@@ -43,7 +47,13 @@ def specs_of(environment: Environment, task: Task) -> dict[str, SandboxSpec]:
             f"environment {environment.name!r}, task {task.id!r}: sandbox_for() must return a SandboxSpec or None, "
             f"not {main!r:.100}{defined_at(environment.sandbox_for)}"
         )
-    return {**specs, MAIN: main}
+    return {**specs, MAIN: _lasting(environment, main)}
+
+
+def _lasting(environment: Environment, spec: SandboxSpec) -> SandboxSpec:
+    longest = max(environment.max_seconds, environment.grade_timeout_s)
+    # The set-up may take max_seconds, and then the turns.
+    return lasting(spec, use_s=max(2 * environment.max_seconds, environment.grade_timeout_s), silence_s=longest)
 
 
 def distinct_specs(environment: Environment, tasks: Iterable[Task]) -> list[SandboxSpec]:

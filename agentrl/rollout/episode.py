@@ -99,8 +99,6 @@ class EpisodeRunner:
             if episode is not None and not episode.retryable:
                 self.unrepeatable.add(opened.trajectory)
             raise
-        finally:
-            self.engine.release(str(opened.trajectory))
         ending = replace(ending, sandbox=sandbox)
         await self._complete(opened, ending)
         self.episodes += 1
@@ -143,13 +141,11 @@ class EpisodeRunner:
         history = History(self.chat, episode.messages, environment.tool_schemas())
         conversation = _Conversation(self, environment, opened, episode, history, family, write, seconds, stored)
         offer(environment, episode, Starter(family, opened.trajectory, episode, conversation.left))
-        if opened.trajectory == family.opened.trajectory:
-            return await conversation.act()
-        self.sub_agents += 1
+        self.sub_agents += opened.trajectory != family.opened.trajectory
         try:
             return await conversation.act()
         finally:
-            self.engine.release(str(opened.trajectory))
+            self.engine.release(str(opened.trajectory))  # not after grading: an engine waits for sessions that may go on
 
     def metrics(self) -> dict[str, float]:
         """Totals since the start, the engine's too, and the pool's gauges."""

@@ -3,13 +3,17 @@
 - Every request gets exactly one reply with its id; requests are served while commands run.
 - A command that times out is ended with everything it started; what a finished command leaves behind ends with it.
   (A process that left its command's session ends with the first command that ends or times out.)
+- Whatever ends commands, a limit, a kill or a reset, first waits until all that were asked for have started: one that does not
+  exist yet can't be killed, and would come to life afterwards. A zygote that never starts them is a lost ground.
 - A job goes on until it ends, is killed, or the episode is over; it does not keep an idle sandbox alive.
+- Idle is who neither asks nor waits for an answer: the time begins with the last request or answer, whichever is later.
 - The end of the client's stream, of the lifetime or of the idle time ends the agent, and with it the sandbox.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import platform
@@ -34,6 +38,8 @@ MAX_OUTPUT = 16 << 20
 
 _READ_SIZE = 1 << 18
 _KILL_S = 25.0
+_LONGEST_POLL_S = 3600.0
+"""The system counts a poll's milliseconds in 32 bits."""
 
 
 class Agent:
@@ -52,7 +58,7 @@ class Agent:
         self._poll = select.poll()
         self._readers: dict[int, Callable[[], None]] = {}
         self._idle_s = settings.idle_s
-        self._end_of_life = self._heard = time.monotonic()
+        self._end_of_life = self._idle_since = time.monotonic()
         self._end_of_life += settings.ttl_s
         self._operations: dict[str, Callable[[dict[str, Any], bytes], Reply | None]] = {
             "ping": self._ping,
@@ -79,7 +85,9 @@ class Agent:
             "filter": syscall_filter.supported(),
         })  # fmt: skip
         while True:
-            for descriptor, _ in self._poll.poll(self._milliseconds_to_wait()):
+            events = self._poll.poll(self._milliseconds_to_wait())
+            # Requests last: a reset, or a kill that hears the zygote, leaves nothing to what was seen of other descriptors.
+            for descriptor, _ in sorted(events, key=lambda event: event[0] == self._incoming):
                 if descriptor == self._outgoing:
                     self._flush()
                 elif descriptor in self._readers:
@@ -101,15 +109,15 @@ class Agent:
     def _milliseconds_to_wait(self) -> float:
         ends = [run.deadline for run in self._runs.values()] + [self._end_of_life, self._jobs.next_deadline]
         if not self._is_waited_for():
-            ends.append(self._heard + self._idle_s)
-        return max(0.0, min(ends) - time.monotonic()) * 1000 + 1
+            ends.append(self._idle_since + self._idle_s)
+        return min(_LONGEST_POLL_S, max(0.0, min(ends) - time.monotonic())) * 1000 + 1
 
     def _is_waited_for(self) -> bool:
-        return any(not run.is_job for run in self._runs.values())
+        return self._jobs.are_waited_for or any(not run.is_job for run in self._runs.values())
 
     def _expire(self) -> None:
         now = time.monotonic()
-        if now >= self._end_of_life or (now >= self._heard + self._idle_s and not self._is_waited_for()):
+        if now >= self._end_of_life or (now >= self._idle_since + self._idle_s and not self._is_waited_for()):
             self._end()
         for number, run in list(self._runs.items()):
             if now < run.deadline:
@@ -118,6 +126,7 @@ class Agent:
                 raise GroundLost("the zygote did not report the end of a killed command")
             run.expire()
             self._end_all_but_others_of(number)
+            run.expect_report()
 
     def _receive(self) -> None:
         try:
@@ -126,7 +135,7 @@ class Agent:
             return
         if not data:
             self._end()
-        self._heard = time.monotonic()
+        self._idle_since = time.monotonic()
         self._frames.feed(data)
         while frame := self._frames.pop():
             header, body = frame
@@ -143,11 +152,14 @@ class Agent:
             reply = self._operations[header["op"]](header, body)
         except OSError as error:
             reply = {"errno": error.errno or 0, "error": error.strerror or str(error)}, b""
+        except ValueError as error:  # a path that no system takes: a NUL, half a surrogate pair
+            reply = {"errno": errno.EINVAL, "error": str(error)}, b""
         if reply is not None:
             fields, output = reply
             self._send({**fields, "id": header["id"]}, output)
 
     def _send(self, header: dict[str, Any], body: bytes = b"") -> None:
+        self._idle_since = time.monotonic()
         waiting = bool(self._unsent)
         self._unsent += frames.encode(header, body)
         if not waiting:
@@ -221,8 +233,8 @@ class Agent:
     def _finish(self, number: int, status: int | None, error: str = "") -> None:
         if number not in self._runs:
             return
-        self._end_all_but_others_of(number)
         run = self._runs.pop(number)
+        self._end_all_but_others_of(number)
         for descriptor in run.kept:
             self._unwatch(descriptor)
         fields, output = run.finish(status)
@@ -234,14 +246,16 @@ class Agent:
             self._send({**fields, "id": run.request_id}, output)
 
     def _end_all_but_others_of(self, number: int) -> None:
-        """Kill everything outside the sessions of the other commands; those are learned first."""
+        """Kill everything outside the sessions of the other commands."""
+        self._learn_starts()
         others = [run for other, run in self._runs.items() if other != number]
-        while any(run.session is None for run in others):
-            self._hear_zygote()
-            over = {ended for ended, _, _ in self._ended}
-            others = [run for other, run in self._runs.items() if other != number and other not in over]
         if not self._ground.processes.kill({run.session for run in others if run.session is not None}):
             raise GroundLost("processes that can't be killed")
+
+    def _learn_starts(self) -> None:
+        """Hear the zygote until each command has a session or is over. `GroundLost` when it stays silent."""
+        while {number for number, run in self._runs.items() if run.session is None} - {number for number, _, _ in self._ended}:
+            self._hear_zygote()
 
     def _write_file(self, header: dict[str, Any], body: bytes) -> Reply:
         self._ground.places.write(header["path"], body, header["mode"])
@@ -258,12 +272,13 @@ class Agent:
         return {}, self._ground.places.read(header["path"], min(header["max_bytes"], frames.MAX_BODY))
 
     def _kill_all(self, header: dict[str, Any], body: bytes) -> Reply:
+        self._learn_starts()
         return {"killed": self._ground.processes.kill()}, b""
 
     def _reset(self, header: dict[str, Any], body: bytes) -> Reply:
+        self._learn_starts()
         self._ground.processes.kill()
         for number in list(self._runs):
-            self._runs[number].session = 0
             self._finish(number, -signal.SIGKILL)
         for request_id, (fields, output) in self._jobs.due():
             self._send({**fields, "id": request_id}, output)

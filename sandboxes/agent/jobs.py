@@ -63,6 +63,11 @@ class Jobs:
         return [(request, self.result(number)) for request, number in due]
 
     @property
+    def are_waited_for(self) -> bool:
+        """Whether a request is still to be answered."""
+        return bool(self._waiters)
+
+    @property
     def next_deadline(self) -> float:
         """When a waiter has to be answered at the latest."""
         return min((until for _, _, until in self._waiters), default=float("inf"))

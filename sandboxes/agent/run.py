@@ -78,10 +78,12 @@ class Run:
         return bool(data)
 
     def expire(self) -> None:
-        """A limit is reached: a last deadline for the zygote's report."""
-        now = time.monotonic()
-        self.limit = TIMEOUT if now >= self._started + self._timeout_s else NO_OUTPUT_TIMEOUT
-        self._report_by = now + _GRACE_S
+        """A limit is reached."""
+        self.limit = TIMEOUT if time.monotonic() >= self._started + self._timeout_s else NO_OUTPUT_TIMEOUT
+
+    def expect_report(self) -> None:
+        """It was killed: a last deadline for the zygote's report of its end."""
+        self._report_by = time.monotonic() + _GRACE_S
 
     def finish(self, status: int | None) -> tuple[dict[str, Any], bytes]:
         """Take what is left in the pipes and close them; the last result."""

@@ -53,6 +53,7 @@ SANDBOX_CHECKS: dict[SandboxCheck, Callable[[Capabilities], bool] | None] = {
     files.files_are_written_and_read: None,
     files.directories_are_listed_and_described: None,
     files.files_out_of_reach_are_refused: None,
+    files.paths_that_no_system_takes_are_refused: None,
     isolation.the_workload_has_no_rights: lambda has: has.network_isolated,
     isolation.only_the_writable_places_can_be_written: lambda has: has.network_isolated,
     isolation.there_is_no_network: lambda has: has.network_isolated,
@@ -66,6 +67,7 @@ SANDBOX_CHECKS: dict[SandboxCheck, Callable[[Capabilities], bool] | None] = {
 PROVIDER_CHECKS: tuple[ProviderCheck, ...] = (
     lifecycle.reset_leaves_nothing,
     lifecycle.jobs_end_with_their_episode,
+    lifecycle.a_cancelled_command_does_not_run_in_the_next_episode,
     lifecycle.a_dead_sandbox_is_an_error_not_a_result,
     lifecycle.a_spec_beyond_enforcement_is_refused,
     lifecycle.the_digest_is_stable,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from functools import partial
 
 from sandboxes.contract import Sandbox
 from sandboxes.self_check.expectations import CheckFailed, expect, python
@@ -44,6 +45,14 @@ async def files_out_of_reach_are_refused(sandbox: Sandbox) -> None:
         with contextlib.suppress(OSError):
             await sandbox.write_file(path, b"planted")
             raise CheckFailed(f"{path} was written")
+
+
+async def paths_that_no_system_takes_are_refused(sandbox: Sandbox) -> None:
+    for path in ("a\0b", "new/a\0b", "\ud800", "/tmp/\udfff"):
+        for call in (sandbox.read_file, sandbox.stat, sandbox.list_dir, partial(sandbox.write_file, data=b"x")):
+            with contextlib.suppress(OSError):
+                raise CheckFailed(f"{path!r} was taken by {call!r:.100}, which answered {await call(path)!r:.100}")
+    await sandbox.ping()
 
 
 async def directories_are_listed_and_described(sandbox: Sandbox) -> None:

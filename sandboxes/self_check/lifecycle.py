@@ -25,6 +25,9 @@ made = [libc.shmget(7, 4096, 0o1666), libc.msgget(7, 0o1666), libc.semget(7, 1, 
 print('residue', min(made))
 """
 
+_CANCELLATIONS = 10
+"""How many times a command is cancelled at the moment of its start: a stray one needs some luck to get away."""
+
 LOOK = """
 import os
 found = [os.path.join(place, name) for place in {places!r} for name in os.listdir(place)]
@@ -70,6 +73,23 @@ async def jobs_end_with_their_episode(provider: Provider, spec: SandboxSpec) -> 
         expect(await sandbox.list_dir() == [], "nothing that goes on writing")
         with contextlib.suppress(ProcessLookupError):
             raise CheckFailed(f"the job of an episode that is over answered {await job.poll()!r}")
+    finally:
+        await provider.destroy(sandbox)
+
+
+async def a_cancelled_command_does_not_run_in_the_next_episode(provider: Provider, spec: SandboxSpec) -> None:
+    if not provider.capabilities.resets:
+        return
+    sandbox = await provider.create(spec)
+    try:
+        for _ in range(_CANCELLATIONS):
+            running = [asyncio.ensure_future(sandbox.exec(["sh", "-c", "echo > stray; sleep 60"])) for _ in range(4)]
+            await asyncio.sleep(0)  # they are asked for; the reset follows before they have begun
+            for command in running:
+                command.cancel()
+            expect(await provider.reset(sandbox), "a certain reset")
+            await python(sandbox, "import time\ntime.sleep(0.05)")
+            expect(await sandbox.list_dir() == [], "no file of a command of the episode before")
     finally:
         await provider.destroy(sandbox)
 

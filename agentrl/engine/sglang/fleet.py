@@ -1,10 +1,13 @@
 """The servers of an engine: which is up, which session belongs to which, and how a lost one comes back.
 
 Invariants, each a test of this name:
-- ``current_before_routable``: a server that is new or came back gets no request before it holds the version wanted.
+- ``current_before_routable``: a server that is new or came back gets no request before it holds the version wanted, also when
+  another is wanted meanwhile.
 - ``sticky``: a session stays with its server, which has its prefix cached, for as long as that is up.
-- ``paused_is_alive``: a server that answers is alive, paused or not; one that was left paused is resumed.
+- ``paused_is_alive``: a server that answers is alive, paused or not; one that was left paused is resumed, or loaded again when
+  what it holds is not what its name says.
 - ``nobody_waits_for_ever``: whoever waits for a server gets one or an error that names all of them.
+- ``watched_for_good``: whatever goes wrong with a server once one has served, each is looked at again.
 """
 
 from __future__ import annotations
@@ -49,7 +52,8 @@ class Member:
     answered: float = field(default_factory=time.monotonic)
     paused_since: float | None = None
     loads: int = 0
-    """Begun and ended ones together: odd while one is at work."""
+    """Those that ended; ``loading`` is held while one is at work."""
+    loading: asyncio.Lock = field(default_factory=asyncio.Lock)
     sessions: set[str] = field(default_factory=set)
     gone: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -81,6 +85,7 @@ class Fleet:
         self._home: dict[str, Member] = {}
         self._changed = asyncio.Event()
         self._refused: UsageError | None = None
+        self._served = False
         self._watchers: list[asyncio.Task[None]] = []
         self._told = 0.0
 
@@ -168,11 +173,11 @@ class Fleet:
         began = time.monotonic()
         while True:
             self._changed.clear()
+            if self._refused is not None:
+                raise self._refused
             up = [member for member in self.members if member.up]
             if up:
                 return min(up, key=lambda member: len(member.sessions))
-            if self._refused is not None:
-                raise self._refused
             if unless is not None and unless.is_set():
                 return None
             now = time.monotonic()
@@ -191,11 +196,22 @@ class Fleet:
             try:
                 await (self._probe(member) if member.up else self._recover(member))
             except UsageError as error:
-                self._refused = error
-                self._changed.set()
+                if self._served:  # it fitted, so it may again: something else answers there while it restarts, for example
+                    self._unfit(member, error)
+                else:
+                    self._refused = error
+                    self._changed.set()
             except EngineError as error:
                 self.lost(member, error)
+            except Exception as error:  # a watcher's boundary: without it the server would never come back
+                self.lost(member, EngineError(f"{member.server.url}: {error!r}"))
             await self._pause(member)
+
+    def _unfit(self, member: Member, error: UsageError) -> None:
+        """Told once, not at every look."""
+        if member.problem != str(error):
+            self._tell(f"SGLang server not used: {error}")
+        self.lost(member, EngineError(str(error)))
 
     async def _pause(self, member: Member) -> None:
         """Until the next look at it; one that was up and is lost is looked at immediately."""
@@ -209,12 +225,18 @@ class Fleet:
     async def _recover(self, member: Member) -> None:
         member.info = await member.server.info()
         self._require_model(member)
-        if self.wanted is not None:
-            await self._send(member, self.wanted)
-        if not await member.server.ready():
-            raise EngineError(f"{member.server.url} answers and is not ready")
+        while True:
+            wanted = self.wanted
+            if wanted is not None:
+                await self._send(member)
+            if not await member.server.ready():
+                await self._note_pause(member)
+                raise EngineError(f"{member.server.url} answers and is not ready")
+            if self.wanted is wanted:  # `load` takes care of those that are up, so nothing may be awaited from here on
+                break
         member.gone = asyncio.Event()
         member.up, member.answered, member.paused_since = True, time.monotonic(), None
+        self._served = True
         self._changed.set()
         self._tell(f"SGLang server {member.server.url} serves after {time.monotonic() - member.since:.1f} s")
 
@@ -233,37 +255,66 @@ class Fleet:
                 return
             raise
         member.answered = time.monotonic()
-        if wanted is not None and loads == member.loads and loads % 2 == 0:
-            held = self._names.version(name)
-            if held is None or held < wanted.version.version:  # restarted, or rolled back
-                await self._send(member, wanted)
+        nobody_loads = loads == member.loads and wanted is self.wanted and not member.loading.locked()
+        if nobody_loads and self._is_outdated(name):
+            await self._send(member)
         if ready:
             member.paused_since = None
-        elif member.paused_since is None:
+        else:
+            await self._note_pause(member)
+
+    def _is_outdated(self, name: str) -> bool:
+        """Whether a server with weights of this name was restarted or rolled back."""
+        if self.wanted is None:
+            return False
+        held, wanted = self._names.version(name), self.wanted.version.version
+        return held is None or (held < wanted if self._shared else held != wanted)
+
+    async def _note_pause(self, member: Member) -> None:
+        if member.paused_since is None:
             member.paused_since = time.monotonic()
         elif time.monotonic() - member.paused_since > STUCK_S:
             await self._unstick(member)
+            member.paused_since = None
 
     async def _unstick(self, member: Member) -> None:
         """Waits while a loader is at work."""
-        async with loader_lock(self._locks, member.server.url):
-            if not await member.server.ready():
+        async with loader_lock(self._locks, member.server.url, self._tell):
+            if await member.server.ready():
+                return
+            if self.wanted is None:
                 await member.server.resume()
-                self._tell(f"SGLang server {member.server.url} was left paused and is resumed")
-        member.paused_since = None
+        if self.wanted is not None:
+            await self._send(member)
+        if await member.server.ready():
+            self._tell(f"SGLang server {member.server.url} was left paused and is resumed")
+        else:
+            self._tell(
+                f"SGLang server {member.server.url} is starting, or was left paused with newer weights than this worker's"
+            )
 
     async def _bring(self, member: Member) -> None:
         assert self.wanted is not None
         try:
-            await self._send(member, self.wanted, self.wanted.phases)
+            await self._send(member, self.wanted.phases)
         except EngineError as error:
             self.lost(member, error)
 
-    async def _send(self, member: Member, weights: CheckedWeights, read: Mapping[str, float] | None = None) -> None:
-        """``read``: seconds by phase that reading them took for this load."""
+    async def _send(self, member: Member, read: Mapping[str, float] | None = None) -> None:
+        """What is wanted when its turn comes, so that of two at once the later never brings older weights.
+
+        ``read``: seconds by phase that reading them took for this load.
+        """
+        async with member.loading:
+            assert self.wanted is not None
+            try:
+                await self._send_now(member, self.wanted, read or {})
+            finally:
+                member.loads += 1
+
+    async def _send_now(self, member: Member, weights: CheckedWeights, read: Mapping[str, float]) -> None:
         assert member.info is not None
         watch = Stopwatch()
-        member.loads += 1
         attempt = EngineLoad(member.server.url, weights.version.version, self._route)
         try:
             sent = await bring(
@@ -275,16 +326,15 @@ class Fleet:
                 shared=self._shared,
                 locks=self._locks,
                 watch=watch,
+                tell=self._tell,
             )
         except EngineError as error:
-            self.log.add(replace(attempt, phases={**(read or {}), **watch.seconds}, error=str(error.args[0])))
+            self.log.add(replace(attempt, phases={**read, **watch.seconds}, error=str(error.args[0])))
             raise
-        finally:
-            member.loads += 1
         self.load_s += watch.total
         if sent is not None:
             self.loads += 1
-            self.log.add(replace(attempt, phases={**(read or {}), **watch.seconds}, bytes=sent))
+            self.log.add(replace(attempt, phases={**read, **watch.seconds}, bytes=sent))
 
 
 def _silent(error: EngineError) -> bool:

@@ -5,8 +5,9 @@ A server dies on some weights that do not fit its model and takes others in sile
 Invariants, each a test of this name:
 - ``checked_before_sent``: names, shapes, numbers and the file's checksum are right before a server hears of it.
 - ``one_loader``: whoever changes a server's weights holds its lock; whoever holds it leaves the server running, or paused when
-  what it holds is not what its name says.
-- ``name_and_sums``: a server whose sums are not those of its weights' name is loaded again, not resumed.
+  what it holds is not what its name says, also when it is cancelled.
+- ``name_and_sums``: a server whose sums are not those of its weights' name is loaded again, not resumed, and one with weights
+  whose sums are not known here is left as it is.
 - ``never_back``: a server that several share goes to newer versions of this run only.
 """
 
@@ -17,11 +18,12 @@ import base64
 import fcntl
 import hashlib
 import pickle
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import IO, Literal
 
 import torch
 
@@ -38,6 +40,8 @@ from agentrl.types import PolicyVersion
 Sums = Mapping[str, str]
 Route = Literal["disk", "tensor"]
 LOCK_POLL_S = 0.02
+LOCK_TELL_S = 30.0
+"""How often a wait for a server's lock is told."""
 
 
 @dataclass
@@ -102,29 +106,36 @@ def locks_folder(run_folder: Path) -> Path:
 
 
 @asynccontextmanager
-async def loader_lock(folder: Path, url: str) -> AsyncIterator[None]:
-    """The right to change the weights of the server at ``url``, among all processes that share ``folder``."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / f"{hashlib.sha256(url.encode()).hexdigest()[:16]}.lock").open("a") as file:
-        while True:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
+async def loader_lock(folder: Path, url: str, tell: Callable[[str], None] = lambda line: None) -> AsyncIterator[None]:
+    """The right to change the weights of the server at ``url``, among all processes that share ``folder``.
+
+    Waits for as long as another process has it, and tells so. `EngineError` when no lock can be had there.
+    """
+    path = folder / f"{hashlib.sha256(url.encode()).hexdigest()[:16]}.lock"
+    with ExitStack() as stack:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            file = stack.enter_context(path.open("a"))
+            began = told = time.monotonic()
+            while not _locked(file):
                 await asyncio.sleep(LOCK_POLL_S)
+                if time.monotonic() - told > LOCK_TELL_S:
+                    told = time.monotonic()
+                    tell(
+                        f"waiting since {told - began:.0f} s for the process that changes the weights of {url} and holds {path}"
+                    )
+        except OSError as error:
+            raise EngineError(f"{url}: its weights can't be changed without the lock {path}: {error}") from error
         yield
 
 
-async def holds(server: Server, names: WeightNames, version: PolicyVersion, sums: Sums | None, *, shared: bool) -> bool:
-    """Whether the server needs no load: it has these weights or, if it is shared, newer ones of this run.
-
-    A name alone is not believed where ``sums`` can be compared: a server that reported others is left with the right name.
-    """
-    held = await server.weight_version()
-    if held == names.name(version):
-        return sums is None or not any(differences(sums, found) for found in await server.checksums())
-    number = names.version(held)
-    return shared and number is not None and number > version.version
+def _locked(file: IO[str]) -> bool:
+    """False while another holds it."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 async def bring(
@@ -137,10 +148,12 @@ async def bring(
     shared: bool,
     locks: Path,
     watch: Stopwatch,
+    tell: Callable[[str], None],
 ) -> int | None:
-    """Make the server hold these weights. Bytes that it was sent or read; None when nothing had to be done.
+    """Make the server hold these weights or, if it is ``shared``, newer ones of this run.
 
-    `EngineError` when it could not be done. ``watch`` gets the seconds.
+    Bytes that it was sent or read; None when nothing had to be done. `EngineError` when it could not be done.
+    ``watch`` gets the seconds.
     """
     name, sent = names.name(weights.version), weights.n_bytes()
 
@@ -152,9 +165,13 @@ async def bring(
 
     async with AsyncExitStack() as stack:
         with watch.phase("lock"):
-            await stack.enter_async_context(loader_lock(locks, server.url))
-        sums = weights.sums(info)
-        if await holds(server, names, weights.version, sums, shared=shared):
+            await stack.enter_async_context(loader_lock(locks, server.url, tell))
+        sums, held = weights.sums(info), await server.weight_version()
+        number = names.version(held)
+        if shared and number is not None and number > weights.version.version:
+            return None
+        # The name alone is not believed: a server that reported other sums is left with the right name.
+        if held == name and (sums is None or not any(differences(sums, found) for found in await server.checksums())):
             await server.resume()  # in case that a loader died before it could
             return None
         swapping = Swap(server, sums, watch)
@@ -207,8 +224,20 @@ async def swap(swaps: Sequence[Swap], send: Callable[[Server], Awaitable[None]],
 
     Servers go through it together. One that refused keeps its old weights and goes on. One that broke or reports other sums
     stays paused, since nobody knows what it would sample from. What failed is in `Swap.error`.
-    """
 
+    Whoever cancels it waits for its end: a server that is left paused answers nobody.
+    """
+    task = asyncio.ensure_future(_swap(swaps, send, name))
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        while not task.done():
+            with suppress(asyncio.CancelledError):
+                await asyncio.wait([task])
+        raise
+
+
+async def _swap(swaps: Sequence[Swap], send: Callable[[Server], Awaitable[None]], name: str) -> None:
     async def transfer(swapping: Swap) -> None:
         with swapping.watch.phase("transfer"):
             await send(swapping.server)

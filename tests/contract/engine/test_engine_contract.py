@@ -100,6 +100,18 @@ async def test_release_in_mid_turn__abort_with_tokens_so_far(
     await engine.close()
 
 
+async def test_release_twice_or_of_nobody__harmless(
+    make_engine: MakeEngine, make_request: MakeRequest, versions: Versions
+) -> None:
+    engine = await make_engine(slots=1)
+    await engine.load(versions(1))
+    for _ in range(2):
+        await engine.generate(make_request(n=2))
+        for session in ("s", "s", "nobody"):
+            engine.release(session)
+    await engine.close()
+
+
 async def test_close_with_turns_running__all_end_and_later_ones_refused(
     make_engine: MakeEngine, make_request: MakeRequest, versions: Versions
 ) -> None:

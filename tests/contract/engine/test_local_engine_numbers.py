@@ -297,8 +297,13 @@ async def test_weights_that_overflow__every_request_says_which_version_broke_and
     await engine.close()
 
 
+@pytest.mark.parametrize("part", ["Decoder.forward", "Slots.begin", "uniforms"])
 async def test_nobody_waits_for_ever__a_failure_of_the_engine_fails_every_request_and_later_ones_are_served(
-    model_dir: Path, versions: Versions, make_request: MakeRequest, monkeypatch: pytest.MonkeyPatch
+    model_dir: Path,
+    versions: Versions,
+    make_request: MakeRequest,
+    monkeypatch: pytest.MonkeyPatch,
+    part: str,
 ) -> None:
     engine = LocalEngine(model_dir, slots=1)
     await engine.load(versions(1))
@@ -307,10 +312,51 @@ async def test_nobody_waits_for_ever__a_failure_of_the_engine_fails_every_reques
         raise MemoryError("no memory for the cache")
 
     with monkeypatch.context() as patch:
-        patch.setattr(engine._decoder, "forward", broken)
+        patch.setattr(f"agentrl.engine.local.{part}", broken)
         turns = [engine.generate(make_request(str(i))) for i in range(3)]
-        for outcome in await asyncio.gather(*turns, return_exceptions=True):
+        async with asyncio.timeout(5):
+            outcomes = await asyncio.gather(*turns, return_exceptions=True)
+        for outcome in outcomes:
             assert isinstance(outcome, EngineError)
             assert "the engine failed: MemoryError('no memory for the cache')" in str(outcome)
     assert len((await engine.generate(make_request("0", n=4))).token_ids) == 4
+    await engine.close()
+
+
+async def test_waits_for_the_absent__and_not_for_sessions_that_have_asked(
+    model_dir: Path, versions: Versions, make_request: MakeRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agentrl.engine.local.GATHER_S", 60.0)
+    engine = LocalEngine(model_dir)
+    await engine.load(versions(1))
+
+    async def turns(session: str) -> None:
+        for n in (1, 4, 2):
+            await engine.generate(make_request(session, n=n))
+        engine.release(session)
+
+    async with asyncio.timeout(5):
+        await turns("alone")
+        await asyncio.gather(*(turns(str(i)) for i in range(3)))
+
+
+async def test_waits_for_the_absent__until_they_ask_or_are_over(
+    model_dir: Path, versions: Versions, make_request: MakeRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agentrl.engine.local.GATHER_S", 60.0)
+    engine = LocalEngine(model_dir)
+    await engine.load(versions(1))
+    for end in (lambda: engine.release("absent"), lambda: asyncio.create_task(engine.generate(make_request("absent", n=1)))):
+        await engine.generate(make_request("absent", n=1))
+        running = asyncio.create_task(engine.generate(make_request("present", n=1)))
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert not running.done()
+        async with asyncio.timeout(5):
+            kept = end()
+            await running
+            if kept is not None:
+                await kept
+        engine.release("present")
+    engine.release("absent")
     await engine.close()

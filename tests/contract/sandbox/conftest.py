@@ -8,25 +8,16 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 import pytest_asyncio
 
-from sandboxes.bubblewrap import Bubblewrap
 from sandboxes.contract import Provider, Sandbox
-from sandboxes.docker import Docker
 from sandboxes.handle import Handle
 from sandboxes.self_check import CHECK_SPEC
-from tests.contract.sandbox.daemon import Daemon, docker_url, podman_url
+from tests.contract.sandbox.daemon import Daemon, docker_url
+from tests.contract.sandbox.providers import ISOLATED, provider_called
 
 
-@pytest_asyncio.fixture(
-    loop_scope="session",
-    scope="session",
-    params=["bubblewrap", pytest.param("docker", marks=pytest.mark.docker), pytest.param("podman", marks=pytest.mark.docker)],
-)
+@pytest_asyncio.fixture(loop_scope="session", scope="session", params=ISOLATED)
 async def provider(request: pytest.FixtureRequest) -> Provider:
-    if request.param == "docker":
-        return await Docker.connect(url=docker_url())
-    if request.param == "podman":
-        return await Docker.connect("podman", podman_url())
-    return Bubblewrap()
+    return await provider_called(request.param)
 
 
 class Shared:

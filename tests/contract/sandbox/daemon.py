@@ -61,7 +61,7 @@ class Daemon:
 
     def remove(self) -> None:
         os.kill(int((self.folder / "exec/containerd/containerd.pid").read_text()), signal.SIGTERM)
-        subprocess.run(["umount", self.folder / "data"], capture_output=True)
+        subprocess.run(["umount", "--lazy", self.folder / "data"], capture_output=True)  # containerd takes its time to end
         subprocess.Popen(["rm", "-rf", self.folder])  # some ten thousand files; nobody waits for that
         subprocess.run(["ip", "link", "delete", self.bridge], capture_output=True)
 

@@ -9,6 +9,7 @@ import pytest
 
 from sandboxes.contract import SandboxDied, SandboxUnavailable
 from sandboxes.docker import Docker
+from sandboxes.ownership import OWNER_LABEL, Owner
 from sandboxes.pool import Pool
 from sandboxes.self_check import CHECK_SPEC
 from tests.contract.sandbox.daemon import Daemon
@@ -25,8 +26,9 @@ async def test_daemon_stops_in_mid_episode__is_death_not_output_and_leaves_nothi
         while not await busy.list_dir():
             await asyncio.sleep(0.02)
         assert (await quiet.run_python("print(1)")).stdout == b"1\n", "the control: both worked"
-        remains = client.containers.create(await provider.digest(CHECK_SPEC), ["sleep", "60"], network_mode="none")
-        quiet.id = str(remains.id)  # as if its own end did not take it along
+        image, mine = await provider.digest(CHECK_SPEC), {OWNER_LABEL: Owner.current().prefix}
+        remains = client.containers.create(image, ["sleep", "60"], name="remains", labels=mine, network_mode="none")
+        quiet.id = "remains"  # as if its own end did not take it along
         await asyncio.to_thread(daemon.kill)
         with pytest.raises(SandboxDied, match="unknown outcome"):
             await running

@@ -130,6 +130,26 @@ async def test_lifetime_or_idle_time_is_over__sandbox_ends_itself(provider: Prov
     await provider.destroy(sandbox)
 
 
+async def test_client_waits_longer_than_the_idle_time__sandbox_lives_on() -> None:
+    provider = UnsafeLocal()
+    for_command, for_job = [await provider.create(replace(CHECK_SPEC, idle_s=2.0)) for _ in range(2)]
+
+    async def by_job() -> None:
+        job = await for_job.start("sleep 3; echo built")
+        assert (await job.wait(60)).stdout == b"built\n"
+        await for_job.ping()
+
+    async def by_command() -> None:
+        assert (await for_command.exec("sleep 3; echo built")).stdout == b"built\n"
+        await for_command.ping()
+
+    try:
+        await asyncio.gather(by_job(), by_command())
+    finally:
+        for sandbox in (for_command, for_job):
+            await provider.destroy(sandbox)
+
+
 async def test_creation_is_cancelled__leaves_nothing(provider: Provider) -> None:
     before = ours(provider, os.getpid())
     for delay in (0.0, 0.02, 0.1, 0.3):

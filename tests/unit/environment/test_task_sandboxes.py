@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +16,8 @@ from agentrl.errors import EnvironmentFault, UsageError
 from sandboxes.contract import Sandbox, SandboxSpec
 from sandboxes.local import UnsafeLocal
 from sandboxes.pool import Pool
+from sandboxes.stock import Member
+from sandboxes.wear import is_spent, lasting
 
 SPEC = SandboxSpec()
 
@@ -64,7 +68,9 @@ def test_specs__are_the_class_attribute_unless_overridden() -> None:
         sandboxes = {}  # noqa: RUF012
         sandbox_for = Environment.sandbox_for
 
-    assert distinct_specs(Plain(), checked_tasks(Plain(), "train", 0, 4)) == [SPEC]
+    assert distinct_specs(Plain(), checked_tasks(Plain(), "train", 0, 4)) == [
+        lasting(SPEC, 2 * Plain.max_seconds, Plain.max_seconds)
+    ]
     assert not Plain().has_sandbox_for
     assert Shelves().uses_sandboxes
 
@@ -83,3 +89,27 @@ def test_more_sandboxes_than_may_exist__are_refused_with_both_numbers() -> None:
     check_room(Shelves(), 2)
     with pytest.raises(UsageError, match=r"uses 2 sandboxes at once, and sandbox\.pool_size=1 .* sandbox\.pool_size=2"):
         check_room(Shelves(), 1)
+
+
+class Patient(Shelves):
+    max_seconds = 5000.0
+    grade_timeout_s = 6000.0
+
+
+def test_sandbox_handed_out_last__outlives_the_longest_episode() -> None:
+    environment = Patient()
+    (task, *_) = checked_tasks(environment, "train", 0, 1)
+    for spec in specs_of(environment, task).values():
+        assert spec.idle_s == 6000.0
+        sandbox = SimpleNamespace(spec=spec)
+        last_moment = time.monotonic() - (spec.ttl_s - 2 * environment.max_seconds)
+        assert is_spent(Member(sandbox, (), last_moment - 1.0)), "it has less before it"  # type: ignore[arg-type]
+        assert not is_spent(Member(sandbox, (), last_moment + 60.0))  # type: ignore[arg-type]
+
+
+def test_longer_times_of_a_spec__stay_and_nonsense_is_left_to_be_refused() -> None:
+    assert lasting(SPEC, 1.0, 1.0) == SPEC
+    longer = SandboxSpec(ttl_s=90_000.0, idle_s=80_000.0)
+    assert lasting(longer, 6000.0, 6000.0) == longer
+    wrong: Any = {"ttl_s": -1.0, "idle_s": "60"}
+    assert lasting(SandboxSpec(**wrong), 6000.0, 6000.0) == SandboxSpec(**wrong)

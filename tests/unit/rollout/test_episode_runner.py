@@ -196,6 +196,32 @@ async def test_token_truth__stored_ids_are_the_ids_of_the_requests(chat: ChatFor
     assert np.all(np.concatenate([s.versions for s in stored.segments]) == case.version.version)
 
 
+@pytest.mark.parametrize("fails", [False, True])
+async def test_session__is_released_before_grading_and_on_every_other_way_out(chat: ChatFormat, fails: bool) -> None:
+    order: list[str] = []
+
+    class Graded(Counter):
+        async def respond(self, episode: Episode, text: str) -> Done:
+            if fails:
+                raise RuntimeError("broken")
+            return Done()
+
+        async def reward(self, episode: Episode, sandbox: Sandbox) -> float:
+            order.append("graded")
+            return 1.0
+
+    case = Case(chat, ["stop"], Graded())
+    release = case.engine.release
+
+    def released(session: str) -> None:
+        order.append(session)
+        release(session)
+
+    case.engine.release = released
+    _, stored, _ = await case.play()
+    assert order == [str(stored.id), *([] if fails else ["graded"])]
+
+
 async def test_outcome_classes__a_natural_end_is_graded(chat: ChatFormat) -> None:
     ending, stored, _ = await Case(chat, [call(0), "stop"]).play()
     assert (ending.termination, ending.outcome) == (Termination.TERMINATED, Outcome.GRADED)
