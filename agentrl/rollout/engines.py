@@ -13,6 +13,7 @@ from agentrl.engine.local import LocalEngine
 from agentrl.engine.sglang.engine import SGLangEngine
 from agentrl.engine.sglang.loading import locks_folder
 from agentrl.monitor.log import ProcessLog
+from agentrl.monitor.terminal import say
 
 T = TypeVar("T")
 
@@ -29,7 +30,7 @@ async def open_engine(
 
     def tell(line: str) -> None:
         log.warning("engine", what=line)
-        print(f"  {line}", flush=True)
+        say(f"  {line}")
 
     return await SGLangEngine.connect(
         urls,

@@ -14,6 +14,7 @@ from collections import Counter, deque
 from uuid import UUID
 
 from agentrl.errors import AgentRLError, BrokenDistribution, EnvironmentFault, RunFailed
+from agentrl.monitor.terminal import say
 
 MAX_KINDS = 10
 """Kinds that are told; the log and the store have all."""
@@ -50,9 +51,9 @@ class Failures:
         self._broken.append(isinstance(cause, BrokenDistribution))
         count, total = self._kinds[kind], self._kinds.total()
         if len(self._kinds) <= MAX_KINDS and count == 1:
-            print(f"  episode {trajectory} failed: {error:.1000}", flush=True)
+            say(f"  episode {trajectory} failed: {error:.1000}")
         elif len(self._kinds) <= MAX_KINDS and re.fullmatch("10+", str(count)):
-            print(f"  {count} of {total + self._well} episodes failed like this: {error:.1000}", flush=True)
+            say(f"  {count} of {total + self._well} episodes failed like this: {error:.1000}")
         if self._well == 0 and total >= HOPELESS and self.verdict is None:
             reason = EnvironmentFault if self._of_environment == total else RunFailed
             self.verdict = reason(f"{total} episodes failed and none ended well; the last one: {error}")

@@ -17,6 +17,7 @@ from agentrl.config.stored import from_row
 from agentrl.environment.registry import load
 from agentrl.errors import NotReadyError, UsageError
 from agentrl.monitor.log import ProcessLog
+from agentrl.monitor.terminal import say
 from agentrl.rollout.engines import open_engine, unless
 from agentrl.rollout.gateway import Gateway
 from agentrl.rollout.main import first_version, lineage_of
@@ -62,7 +63,7 @@ async def _serve(
     store = outlasting(
         store, config.store.outage_s, stop.is_set, lambda line: log.warning("waiting for the database", call=line)
     )
-    print(f"  waiting for the first weights of run {run.spec.name}", flush=True)
+    say(f"  waiting for the first weights of run {run.spec.name}")
     if await first_version(store, run, stop) is None:
         return
     model_dir = Path(config.model.path) if config.model.path else folder / "model"
@@ -103,7 +104,7 @@ async def _until_stopped(gateway: Gateway, freshness: Freshness, listening: sock
         for work in (freshness.keep(gateway.starved, lambda loaded: None), gateway.sweep(), stop.wait())
     ]
     host, port = listening.getsockname()[:2]
-    print(f"  gateway of run {gateway.run.spec.name} on http://{host}:{port}: POST /episodes opens an episode", flush=True)
+    say(f"  gateway of run {gateway.run.spec.name} on http://{host}:{port}: POST /episodes opens an episode")
     try:
         done, _ = await asyncio.wait([serving, leases, *others], return_when=asyncio.FIRST_COMPLETED)
     finally:

@@ -37,3 +37,11 @@ def test_nobody_listens__work_goes_on(opened: Callable[[], tuple[int, int]]) -> 
     os.close(reader)
     _, errors = process.communicate()
     assert (process.returncode, errors) == (7, "")
+
+
+@pytest.mark.parametrize(("encoding", "written"), [("ascii", "\\xe9\\ud800"), ("utf-8", "é\\ud800")])
+def test_any_text__is_written(encoding: str, written: str) -> None:
+    body = r"from agentrl.monitor.terminal import say; say('\u00e9\ud800')"
+    environment = {**os.environ, "PYTHONIOENCODING": encoding}
+    done = subprocess.run([sys.executable, "-c", body], cwd=ROOT, env=environment, capture_output=True, check=True)
+    assert done.stdout.decode() == written + "\n"
