@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from agentrl.errors import UnknownOutcome
@@ -31,7 +30,11 @@ def home(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def kill(home: Path) -> None:
     (pid_file,) = home.glob("pg*/postmaster.pid")
-    os.kill(int(pid_file.read_text().splitlines()[0]), signal.SIGKILL)
+    server = psutil.Process(int(pid_file.read_text().splitlines()[0]))
+    backends = server.children()
+    server.kill()
+    _, alive = psutil.wait_procs(backends, timeout=30)  # until they notice, they go on answering
+    assert alive == []
 
 
 def test_database_comes_back(home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

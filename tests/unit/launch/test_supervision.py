@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -140,7 +141,15 @@ def test_patient_stop__workers_have_their_time_after_the_trainer(
     assert [child.code for child in processes.children] == [130, -signal.SIGKILL]
 
 
-def test_closed_terminal__asks_and_never_insists() -> None:
+@pytest.fixture
+def hang_up() -> Iterator[None]:
+    """The signal as it is outside of ``nohup``."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+def test_closed_terminal__asks_and_never_insists(hang_up: None) -> None:
     with launch._interrupts() as stop:
         for _ in range(2):
             os.kill(os.getpid(), signal.SIGHUP)
