@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+from children import start
 
 from agentrl.errors import EnvironmentFault, NotReadyError, RunFailed
 from agentrl.launch.processes import EXIT_FENCED, MAX_RESTARTS, Child, RunProcesses
@@ -18,21 +19,6 @@ SLEEP = [sys.executable, "-c", "import time; time.sleep(60)"]
 
 def ends_with(code: int) -> list[str]:
     return [sys.executable, "-c", f"import sys; sys.exit({code})"]
-
-
-@pytest.fixture
-def processes(tmp_path: Path):
-    (tmp_path / "logs").mkdir()
-    made = RunProcesses("r", tmp_path, 1)
-    yield made
-    made.kill()
-    made.wait(10)
-
-
-def start(processes: RunProcesses, **commands: list[str]) -> None:
-    processes.children = [Child(role, command) for role, command in commands.items()]
-    for child in processes.children:
-        processes._spawn(child)
 
 
 def watch_until(processes: RunProcesses, step: int = 0) -> bool:

@@ -12,10 +12,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from children import start
 
 from agentrl.errors import NotReadyError
 from agentrl.launch import run as launch
-from agentrl.launch.processes import Child, RunProcesses
+from agentrl.launch.processes import RunProcesses
 
 RUN: Any = SimpleNamespace(id=1, spec=SimpleNamespace(name="r"))
 
@@ -36,20 +37,9 @@ class Store:
         return None if self.scored() else SimpleNamespace(version=3, done=1, n=2)
 
 
-@pytest.fixture
-def processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+@pytest.fixture(autouse=True)
+def often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launch, "POLL_S", 0.02)
-    (tmp_path / "logs").mkdir()
-    made = RunProcesses("r", tmp_path, 1)
-    yield made
-    made.kill()
-    made.wait(10)
-
-
-def start(processes: RunProcesses, **commands: list[str]) -> None:
-    processes.children = [Child(role, command) for role, command in commands.items()]
-    for child in processes.children:
-        processes._spawn(child)
 
 
 def python(body: str) -> list[str]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from commanded import eventually
 
 from agentrl.engine.scripted import ScriptedEngine
 from agentrl.errors import WeightsCorrupt
@@ -52,14 +53,6 @@ async def case(tmp_path: Path) -> AsyncIterator[Case]:
     yield made
     stop.set()
     await serving
-
-
-async def eventually(true: Callable[[], bool]) -> None:
-    for _ in range(500):
-        if true():
-            return
-        await asyncio.sleep(0.02)
-    raise AssertionError("it never happened")
 
 
 async def test_pull_between_turns__an_idle_worker_loads_too(case: Case) -> None:
