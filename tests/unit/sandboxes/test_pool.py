@@ -1,113 +1,28 @@
-"""The pool's invariants, over a provider that the test controls."""
+"""The pool's invariants about who gets a sandbox and what is left, over a provider that the test controls."""
 
 from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from stock_provider import OTHER, SPEC, Stock, use
 
 from sandboxes import pool as pool_module
-from sandboxes import starter, starts, wear
+from sandboxes import starts, wear
 from sandboxes.contract import (
-    Capabilities,
     Sandbox,
-    SandboxDied,
-    SandboxError,
-    SandboxImageError,
     SandboxSpec,
     SandboxUnavailable,
-    SandboxUnsupported,
-    Usage,
 )
 from sandboxes.pool import Pool
-
-SPEC, OTHER = SandboxSpec(), SandboxSpec(env={"A": "1"})
 
 
 @pytest.fixture(autouse=True)
 def starts_of_nobody_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(starts, "cache_directory", lambda: tmp_path)
-
-
-class Box:
-    """A sandbox that remembers what happened to it."""
-
-    def __init__(self, spec: SandboxSpec) -> None:
-        self.spec = spec
-        self.dead = False
-        self.dirty = False
-        self.destroyed = 0
-        self.usage = Usage()
-
-    async def ping(self) -> None:
-        await asyncio.sleep(0)
-        if self.dead:
-            raise SandboxDied("dead")
-
-
-class Stock:
-    """Makes boxes; ``fail`` and ``doubt`` say what goes wrong."""
-
-    name = "stock"
-    capabilities = Capabilities(True, True, True, True, True, True)
-
-    def __init__(self) -> None:
-        self.boxes: list[Box] = []
-        self.fail: Callable[[], Exception | None] = lambda: None
-        self.doubt: Callable[[], bool] = lambda: False
-        self.starting = self.most_starting = self.most_alive = 0
-        self.delay_s = 0.001
-        self.sweeps = 0
-
-    async def create(self, spec: SandboxSpec) -> Sandbox:
-        self.starting += 1
-        self.most_starting = max(self.most_starting, self.starting)
-        try:
-            await asyncio.sleep(self.delay_s)
-            self.asked = spec
-            if error := self.fail():
-                raise error
-        finally:
-            self.starting -= 1
-        self.boxes.append(Box(spec))
-        self.most_alive = max(self.most_alive, len(self.alive))
-        return self.boxes[-1]  # type: ignore[return-value]
-
-    async def reset(self, sandbox: Any) -> bool:
-        await asyncio.sleep(0.0005)
-        if sandbox.dead:
-            raise SandboxDied("dead")
-        if self.doubt():
-            return False
-        sandbox.dirty = False
-        return True
-
-    async def destroy(self, sandbox: Any) -> None:
-        await asyncio.sleep(0.0005)
-        sandbox.destroyed += 1
-
-    async def digest(self, spec: SandboxSpec) -> str:
-        return "stock"
-
-    async def sweep(self) -> int:
-        self.sweeps += 1
-        return 1
-
-    @property
-    def alive(self) -> list[Box]:
-        return [box for box in self.boxes if not box.destroyed]
-
-
-async def use(pool: Pool, spec: SandboxSpec = SPEC, hold_s: float = 0.0, timeout: float = 20.0) -> Any:
-    async with pool.acquire(spec, timeout=timeout) as box:
-        assert not box.dirty  # type: ignore[attr-defined]
-        box.dirty = True  # type: ignore[attr-defined]
-        await asyncio.sleep(hold_s)
-        return box
 
 
 async def test_first_come_first_served() -> None:
@@ -160,44 +75,6 @@ async def test_first_come_first_served__a_waiter_that_gave_up_is_not_in_the_way(
     await asyncio.wait(tasks[:1])
     assert tasks[0].cancelled()
     assert await tasks[1] is stock.boxes[0]
-    await pool.close()
-
-
-async def test_no_kind_starves(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool_module, "_PATIENCE_S", 0.01)
-    stock = Stock()
-    pool = Pool(stock, size=2)
-    served = 0
-    rare: list[asyncio.Task[None]] = []
-
-    async def common() -> None:
-        nonlocal served
-        while not rare or not rare[0].done():
-            await use(pool, hold_s=0.001)
-            served += 1
-
-    async def seldom() -> None:
-        for _ in range(3):
-            await use(pool, OTHER, timeout=2.0)
-
-    many = [asyncio.ensure_future(common()) for _ in range(5)]
-    while served < 10:
-        await asyncio.sleep(0.001)
-    rare.append(asyncio.ensure_future(seldom()))
-    await asyncio.gather(*many, *rare)
-    assert stock.most_alive == 2
-    await pool.close()
-
-
-async def test_no_kind_starves__and_kinds_that_stand_do_not_take_turns_by_new_starts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool_module, "_PATIENCE_S", 0.0)
-    pool = Pool(Stock(), size=2)
-    async with pool.acquire(SPEC), pool.acquire(OTHER):
-        users = [asyncio.ensure_future(use(pool, spec)) for spec in [SPEC, OTHER] * 20]
-        while pool.metrics()["waiting"] < len(users):
-            await asyncio.sleep(0)
-    await asyncio.gather(*users)
-    assert pool.metrics()["starts"] <= 3, "one more at most, when a line is empty"
     await pool.close()
 
 
@@ -369,95 +246,6 @@ async def test_nothing_leaks__of_one_that_was_just_given_at_the_end(of_group: bo
     assert pool.metrics()["deaths"] == pool.metrics()["doubtful"] == 0
 
 
-async def test_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(starter.os, "cpu_count", lambda: 2)
-    stock = Stock()
-    pool = Pool(stock, size=6)
-    await asyncio.gather(*(use(pool, spec, 0.002) for spec in [SPEC, OTHER] * 30))
-    assert stock.most_starting == 2
-    assert stock.most_alive == 6
-    await pool.close()
-
-
-async def test_bounded__idle_ones_of_another_spec_make_room() -> None:
-    stock = Stock()
-    pool = Pool(stock, size=2)
-    await pool.warm(SPEC, 2)
-    assert (await use(pool, OTHER)).spec is OTHER
-    assert stock.most_alive == 2
-    await pool.close()
-
-
-async def test_failing_provider_is_left_alone() -> None:
-    stock, attempts = Stock(), []
-
-    def fail() -> Exception:
-        attempts.append(asyncio.get_running_loop().time())
-        return SandboxUnavailable("the daemon is away")
-
-    stock.fail = fail
-    pool = Pool(stock, size=4)
-    with pytest.raises(SandboxUnavailable, match="the daemon is away"):
-        await use(pool)
-    first = len(attempts)
-    assert 3 <= first <= 6
-    with pytest.raises(SandboxUnavailable, match=r"within 0\.2 s.*the daemon is away"):
-        await use(pool, timeout=0.2)
-    assert len(attempts) == first, "no attempt during the pause"
-    stock.fail = lambda: None
-    assert await use(pool, timeout=10), "and it is tried again after the pause"
-    await pool.close()
-
-
-async def test_failed_starts_fail_those_who_depend_on_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The one place is needed for a kind that can't be started, and then for one that can."""
-    monkeypatch.setattr(starter, "_FIRST_PAUSE_S", 0.01)
-    stock = Stock()
-    stock.fail = lambda: SandboxUnavailable("this kind can't start") if stock.asked is SPEC else None
-    pool = Pool(stock, size=1)
-    failed, served = await asyncio.gather(use(pool), use(pool, OTHER, timeout=2.0), return_exceptions=True)
-    assert isinstance(failed, SandboxUnavailable)
-    assert served is stock.boxes[0]
-    await pool.close()
-
-
-@pytest.mark.parametrize("error", [SandboxUnavailable("the host is full"), SandboxImageError("the image is gone")])
-async def test_failed_starts_fail_those_who_depend_on_them__and_nobody_whose_kind_stands(
-    error: SandboxError, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(starter, "_FIRST_PAUSE_S", 0.002)
-    stock = Stock()
-    pool = Pool(stock, size=4)
-    await pool.warm(SPEC, 2)
-    stock.fail = lambda: error
-
-    async def one() -> None:
-        async with pool.acquire(SPEC):
-            while pool.metrics()["start_failures"] < 4:
-                await asyncio.sleep(0.001)
-
-    await asyncio.gather(*(one() for _ in range(8)))
-    assert pool.metrics()["start_failures"] < 20, "the pauses hold while others are served"
-    for box in stock.boxes:
-        box.dead = True
-    with pytest.raises(type(error), match=str(error)):
-        await use(pool)
-    await pool.close()
-
-
-@pytest.mark.parametrize("kind", [SandboxUnsupported, SandboxImageError])
-async def test_spec_that_is_refused__is_told_at_once_and_not_tried_again(kind: type[SandboxError]) -> None:
-    stock = Stock()
-    stock.fail = lambda: kind("no such limit or image")
-    pool = Pool(stock, size=2)
-    with pytest.raises(kind, match="no such limit or image"):
-        await use(pool)
-    assert pool.metrics()["starts"] == 1
-    stock.fail = lambda: None
-    assert await use(pool, OTHER), "the provider is not blamed: other specs start without a pause"
-    await pool.close()
-
-
 async def test_groups_are_whole() -> None:
     stock = Stock()
     pool = Pool(stock, size=4)
@@ -534,26 +322,6 @@ async def test_nothing_leaks__of_a_warm_up_that_is_cancelled() -> None:
     assert stock.alive == []
 
 
-async def test_warm__has_the_image_made_before_its_time_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool_module, "_WARM_S", 1.0)
-    stock, made = Stock(), asyncio.Event()
-    create = stock.create
-
-    async def digest(spec: SandboxSpec) -> str:
-        made.set()
-        return "stock"
-
-    async def create_from_image(spec: SandboxSpec) -> Sandbox:
-        await made.wait()  # longer than a start may take
-        return await create(spec)
-
-    stock.digest, stock.create = digest, create_from_image  # type: ignore[method-assign]
-    pool = Pool(stock, size=1)
-    await pool.warm(SPEC, 1)
-    assert pool.metrics()["warm"] == 1
-    await pool.close()
-
-
 async def test_remains_are_swept__now_and_then_and_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pool_module, "_SWEEP_S", 0.01)
     stock = Stock()
@@ -579,16 +347,6 @@ async def test_metrics__add_up_what_was_done_in_the_sandboxes() -> None:
         "command_s": 1.0,
         "timeouts": 2,
     }
-    await pool.close()
-
-
-async def test_provider_raises_anything__is_a_failed_start_not_a_stuck_pool() -> None:
-    stock = Stock()
-    errors = iter([KeyError("bug"), KeyError("bug")])
-    stock.fail = lambda: next(errors, None)
-    pool = Pool(stock, size=1)
-    assert await use(pool)
-    assert pool.metrics()["start_failures"] == 2
     await pool.close()
 
 
