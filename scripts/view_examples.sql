@@ -12,6 +12,12 @@ from agentrl.v_conservation
 order by run
 limit 3;
 
+-- v_trajectories: Which training episodes were the longest failures?
+select trajectory, task_id, place, termination, reward, segments, actions, duration_s from agentrl.v_trajectories
+where run = agentrl.find_run_v1('latest') and purpose = 'train' and not success
+order by actions desc, trajectory
+limit 3;
+
 -- v_stuck: What waits longest, by place?
 select place, why, count(*) as trajectories, max(waiting_s) as longest_s from agentrl.v_stuck
 where run = agentrl.find_run_v1('latest')

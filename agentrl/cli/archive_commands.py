@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from agentrl.cli.session import MOST, require_run, store_session
-from agentrl.cli.trajectory_text import visible
+from agentrl.monitor.terminal import visible
 
 if TYPE_CHECKING:
     from agentrl.store.retention import Bucket

@@ -9,8 +9,8 @@ from dataclasses import asdict
 import typer
 
 from agentrl.cli.session import MOST, require_run, store_session
-from agentrl.cli.trajectory_text import visible
 from agentrl.errors import UsageError
+from agentrl.monitor.terminal import visible
 
 
 def reuse(

@@ -10,8 +10,8 @@ from datetime import timedelta
 import typer
 
 from agentrl.cli.session import require_run, store_session
-from agentrl.cli.trajectory_text import visible
 from agentrl.errors import UsageError
+from agentrl.monitor.terminal import visible
 
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 _LONGEST = timedelta(days=1000 * 365)

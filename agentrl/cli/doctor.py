@@ -94,7 +94,7 @@ def _forgotten(
     description: str, pid: int, age_s: float, user: str | None, application: str | None, state: str | None, query: str | None
 ) -> str:
     """An open transaction keeps the server from cleaning up behind everybody: claims get slower the longer it stays."""
-    from agentrl.cli.trajectory_text import visible
+    from agentrl.monitor.terminal import visible
 
     who = f"user {user}" + (f" ({application})" if application else "")
     said = " ".join((query or "").split())

@@ -13,8 +13,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from agentrl.cli.trajectory_text import visible
 from agentrl.errors import NotReadyError, UsageError
+from agentrl.monitor.terminal import visible
 
 if TYPE_CHECKING:
     from agentrl.environment.base import Environment

@@ -8,7 +8,6 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from agentrl.cli.trajectory_text import visible
 from agentrl.environment.base import Environment, checked_tasks
 from agentrl.environment.boundary import in_daemon_thread
 from agentrl.environment.boxes import boxes_of, queue_for
@@ -19,6 +18,7 @@ from agentrl.environment.sub_agents import offer, own_verdict
 from agentrl.environment.tools import Tool
 from agentrl.environment.turn import begin, take_turn
 from agentrl.errors import UsageError
+from agentrl.monitor.terminal import visible
 from agentrl.tokens.messages import Message
 from agentrl.types import Json
 from sandboxes.contract import Provider

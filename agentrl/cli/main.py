@@ -21,6 +21,7 @@ from agentrl.cli import (
     sandbox_command,
     show,
     train,
+    view_command,
     workers,
 )
 from agentrl.errors import AgentRLError
@@ -35,6 +36,7 @@ app = typer.Typer(
 )
 app.command("train")(train.train)
 app.command("show")(show.show)
+app.command("view")(view_command.view)
 app.command("export")(export_command.export)
 app.command("gateway")(gateway_command.gateway)
 app.command("doctor")(doctor.doctor)

@@ -60,12 +60,12 @@ def store_session() -> Iterator[StoreSession]:
 
 
 @contextmanager
-def reader_session(timeout_s: float | None = None) -> Iterator[Reader]:
-    """The same store for reading only; a statement may take ``timeout_s``."""
+def reader_session(timeout_s: float | None = None, connections: int = 1) -> Iterator[Reader]:
+    """The same store for reading only; a statement may take ``timeout_s``, and as many at a time as there are connections."""
     from agentrl.store.reader import TIMEOUT_S, Reader
 
     with database_session() as url:
-        reader = Reader(url, TIMEOUT_S if timeout_s is None else timeout_s)
+        reader = Reader(url, TIMEOUT_S if timeout_s is None else timeout_s, connections)
         try:
             yield reader
         finally:

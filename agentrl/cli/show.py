@@ -18,8 +18,8 @@ def show(
     as_json: bool = typer.Option(False, "--json", help="One JSON object; reasoning in full."),
 ) -> None:
     """Print a trajectory: prompt, turns, tool calls and results, versions, reward, and where it went."""
-    from agentrl.cli.trajectory_json import trajectory_record
     from agentrl.cli.trajectory_text import trajectory_lines
+    from agentrl.view.trajectory_json import trajectory_record
 
     with reader_session() as reader:
         identity = require_trajectory(reader, trajectory, run)

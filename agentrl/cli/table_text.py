@@ -13,8 +13,8 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from agentrl.cli.trajectory_text import visible
 from agentrl.errors import UsageError
+from agentrl.monitor.terminal import visible
 
 if TYPE_CHECKING:
     from agentrl.store.contract import QueryResult

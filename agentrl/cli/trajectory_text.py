@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 from uuid import UUID
 
 import numpy as np
 
+from agentrl.monitor.terminal import visible
 from agentrl.tokens.reasoning import answer_start, opens
 from agentrl.types import Segment, StoredTrajectory
 
@@ -89,11 +89,3 @@ def _action_lines(text: str, opened: bool, reasoning: bool) -> Iterator[str]:
 def _indented(text: str) -> Iterator[str]:
     for line in text.split("\n"):
         yield "      | " + visible(line)
-
-
-def visible(text: str) -> str:
-    """Control, format and surrogate characters as escapes (ANSI, bidi overrides, NUL can't act on the terminal)."""
-    return "".join(
-        c if unicodedata.category(c) not in ("Cc", "Cf", "Cs", "Co") else c.encode("unicode_escape", "surrogatepass").decode()
-        for c in text
-    )

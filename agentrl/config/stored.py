@@ -21,3 +21,8 @@ def from_row(row: Mapping[str, Any]) -> tuple[RunConfig, Path]:
         return RunConfig.model_validate(row["settings"]), Path(row["folder"])
     except (KeyError, ValueError) as error:
         raise UsageError(f"This run was created by another version of agentrl: {error}") from None
+
+
+def model_folder(config: RunConfig, folder: Path) -> Path:
+    """Where the run's model and tokenizer lie: the one it was given, or the one made in the run folder."""
+    return Path(config.model.path) if config.model.path else folder / "model"

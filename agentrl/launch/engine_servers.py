@@ -7,6 +7,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from agentrl.config.run import RunConfig
+from agentrl.config.stored import model_folder
 from agentrl.engine.sglang.command import default_python, has_gpu, server_command
 from agentrl.errors import NotReadyError
 from agentrl.launch.processes import Child
@@ -23,7 +24,7 @@ def engine_servers(config: RunConfig, folder: Path) -> list[Child]:
     if settings.kind == "local" or settings.urls:
         return []
     python = Path(settings.sglang_python) if settings.sglang_python else default_python(default_home())
-    model_dir = Path(config.model.path) if config.model.path else folder / "model"
+    model_dir = model_folder(config, folder)
     context = ModelConfig.read(model_dir).max_positions if config.model.path else config.model.max_context
     roles = [(f"sglang-{i}", url) for i, url in enumerate(settings.server_urls)]
     roles += [("sglang-evaluation", url) for url in settings.evaluation_server_urls]

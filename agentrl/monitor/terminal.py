@@ -1,4 +1,4 @@
-"""What a long-running process prints for its user.
+"""What is printed for people.
 
 Invariants
 - nobody_listens: work goes on when its output can't be written any more: the pipe's reader ended, the terminal was closed.
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import sys
+import unicodedata
 
 _STDOUT = 1
 
@@ -24,3 +25,11 @@ def say(text: str) -> None:
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, _STDOUT)
         os.close(nowhere)
+
+
+def visible(text: str) -> str:
+    """Control, format and surrogate characters as escapes: ANSI, bidi overrides and NUL can't act on whoever reads it."""
+    return "".join(
+        c if unicodedata.category(c) not in ("Cc", "Cf", "Cs", "Co") else c.encode("unicode_escape", "surrogatepass").decode()
+        for c in text
+    )

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from pathlib import Path
 from uuid import UUID
 
 import torch
 
-from agentrl.config.stored import from_row
+from agentrl.config.stored import from_row, model_folder
 from agentrl.environment.registry import load
 from agentrl.errors import UsageError
 from agentrl.model.model_dir import open_model_dir
@@ -34,7 +33,7 @@ class StoredRun:
         config, folder = from_row(run.spec.config)
         self._store = store
         self._run = run
-        model = open_model_dir(Path(config.model.path) if config.model.path else folder / "model")
+        model = open_model_dir(model_folder(config, folder))
         settings = config.model
         self.chat = ChatFormat(model.path, tool_format=settings.chosen_tool_format, follow=settings.history == "template")
         allowed = TOLERANCE[config.trainer.layout.precision] if tolerance is None else tolerance

@@ -6,17 +6,16 @@ import asyncio
 import os
 import signal
 import socket
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import uvicorn
 
 from agentrl.config.run import RunConfig
-from agentrl.config.stored import from_row
+from agentrl.config.stored import from_row, model_folder
 from agentrl.environment.registry import load
-from agentrl.errors import NotReadyError, UsageError
+from agentrl.errors import UsageError
 from agentrl.monitor.log import ProcessLog
+from agentrl.monitor.serving import Server, listen
 from agentrl.monitor.terminal import say
 from agentrl.rollout.engines import open_engine, unless
 from agentrl.rollout.gateway import Gateway
@@ -29,14 +28,6 @@ from agentrl.types import OUTSIDE, Origin, Sampling
 
 GRACE_S = 10
 """What requests that are under way get when the gateway stops."""
-
-
-class _Server(uvicorn.Server):
-    """Leaves signals to the process, which has episodes to release after the last request."""
-
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
 
 
 def run_gateway(store: TrajectoryStore, run: RunRow, *, host: str, port: int, idle_s: float, origin: Origin) -> None:
@@ -59,14 +50,14 @@ async def _serve(
     log, stop = ProcessLog(folder / "logs", "gateway"), asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    listening = _listen(host, port)
+    listening = listen(host, port, "gateway")
     store = outlasting(
         store, config.store.outage_s, stop.is_set, lambda line: log.warning("waiting for the database", call=line)
     )
     say(f"  waiting for the first weights of run {run.spec.name}")
     if await first_version(store, run, stop) is None:
         return
-    model_dir = Path(config.model.path) if config.model.path else folder / "model"
+    model_dir = model_folder(config, folder)
     chat = ChatFormat(model_dir, tool_format=config.model.chosen_tool_format)
     engine = await unless(stop, open_engine(config, run.spec.name, folder, model_dir, log))
     if engine is None:
@@ -95,7 +86,7 @@ async def _until_stopped(gateway: Gateway, freshness: Freshness, listening: sock
         if change == "policy":
             loop.call_soon_threadsafe(freshness.announced.set)
 
-    server = _Server(uvicorn.Config(gateway.app(), log_level="warning", lifespan="off", timeout_graceful_shutdown=GRACE_S))
+    server = Server(uvicorn.Config(gateway.app(), log_level="warning", lifespan="off", timeout_graceful_shutdown=GRACE_S))
     subscription = gateway.store.subscribe(gateway.run.id, woken)
     serving = asyncio.create_task(server.serve([listening]))
     leases = asyncio.create_task(keep_leases(gateway.store, gateway.run, gateway.name, gateway.held, gateway.lost))
@@ -118,10 +109,3 @@ async def _until_stopped(gateway: Gateway, freshness: Freshness, listening: sock
         await asyncio.to_thread(subscription.close)
     for task in done:
         task.result()
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    try:
-        return socket.create_server((host, port))
-    except OSError as error:
-        raise NotReadyError(f"The gateway can't listen on {host}:{port}: {error}. --port names another port.") from None

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from agentrl.config.run import RunConfig
-from agentrl.config.stored import from_row
+from agentrl.config.stored import from_row, model_folder
 from agentrl.engine.contract import Engine
 from agentrl.environment.base import Environment
 from agentrl.environment.blocked_loop import told_when_blocked
@@ -69,7 +69,7 @@ async def _serve(
     provider, reason = await choose(
         None if config.sandbox.provider == "auto" else config.sandbox.provider, config.sandbox.unsafe_local_execution
     )
-    model_dir = Path(config.model.path) if config.model.path else folder / "model"
+    model_dir = model_folder(config, folder)
     chat = ChatFormat(model_dir, tool_format=config.model.chosen_tool_format, follow=config.model.history == "template")
     log.info("chat format", tool_calls=f"{chat.tool_format} ({chat.tool_format_reason})", history=config.model.history)
     engine = await unless(stop, open_engine(config, run.spec.name, folder, model_dir, log, evaluate=evaluate))

@@ -51,6 +51,16 @@ _CONSUMED = """
   left join agentrl.reward w on w.id = d.reward_id
   order by m.id
 """
+_TRAINED = """
+  select r.name, d.step, d.logprobs, d."values", d.advantages, d.returns, d.local_advantages, coalesce(c.masked_versions, '{}')
+  from agentrl.trajectory t
+  join agentrl.trained d on d.trajectory = t.id
+  join agentrl.step s on s.run = d.run and s.branch = d.branch and s.step = d.step and s.abandoned_by is null
+  join agentrl.run r on r.id = d.run
+  left join agentrl.consumed c on c.run = d.run and c.branch = d.branch and c.trajectory = coalesce(t.root, t.id)
+  where t.id = %s
+  order by d.run = t.run desc, s.at desc limit 1
+"""
 _MEMBERS = "select n_trajectories from agentrl.step where run = %s and branch = %s and step = %s"
 
 
@@ -69,6 +79,27 @@ class StepEvidence:
     trained: Sequence[Trained]
     masked_versions: Sequence[Sequence[int]]
     """Per trajectory, the versions whose tokens were left out of the loss."""
+
+
+@dataclass(frozen=True, slots=True)
+class LastTraining:
+    """What the step of a run's live history that trained a trajectory last made of it."""
+
+    run: str
+    step: int
+    trained: Trained
+    masked_versions: Sequence[int]
+    """Versions whose tokens were left out of the loss."""
+
+
+def last_training(store: PostgresConnection, trajectory: UUID) -> LastTraining | None:
+    """In the run that created it, or else in one that imported it; None when no step keeps arrays of it."""
+    found = store.rows(_TRAINED, (trajectory,))
+    if not found:
+        return None
+    ((run, step, logprobs, values, advantages, returns, local, masked),) = found
+    kept = Trained(trajectory, _array(logprobs), _optional(values), _array(advantages), _optional(returns), _optional(local))
+    return LastTraining(run, step, kept, masked)
 
 
 def ended_trajectories(store: PostgresConnection, run: int, limit: int | None) -> list[tuple[UUID, int]]:

@@ -52,10 +52,11 @@ class Answer:
 
 
 class Reader(PostgresRuns, PostgresReading):
-    """The reading half of a store over one connection. It creates the schema where it is absent, as every store does."""
+    """The reading half of a store, over one connection unless several threads ask. It creates the schema where it is absent, as
+    every store does."""
 
-    def __init__(self, url: str, timeout_s: float = TIMEOUT_S) -> None:
-        super().__init__(url, pool_size=1)
+    def __init__(self, url: str, timeout_s: float = TIMEOUT_S, connections: int = 1) -> None:
+        super().__init__(url, pool_size=connections)
         self.timeout_s = timeout_s
         usable = super().rows(_ROLE_IS_USABLE, (ROLE,))
         self.role = ROLE if usable == [(True,)] else None

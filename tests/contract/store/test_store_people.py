@@ -13,10 +13,11 @@ from store_bench import CANCELLED, FAILED, LINEAGE, Bench, PostgresWorld, Server
 from agentrl.store.loads import EngineLoad
 from agentrl.store.postgres import PostgresStore
 from agentrl.store.saved_queries import saved_queries
-from agentrl.types import EpisodeEnd, Outcome, Place, Reward, Termination, Timings, ToolCall, ToolResult
+from agentrl.types import EpisodeEnd, Opened, Outcome, Place, Reward, Termination, Timings, ToolCall, ToolResult
 
 VIEWS = (
-    "v_runs", "v_conservation", "v_stuck", "v_dropped_by_reason", "v_staleness", "v_reward_by_task", "v_groups",
+    "v_runs", "v_conservation", "v_trajectories",
+    "v_stuck", "v_dropped_by_reason", "v_staleness", "v_reward_by_task", "v_groups",
     "v_zero_variance",
     "v_tool_errors", "v_stop_reasons", "v_token_mismatch", "v_step_timing", "v_workers", "v_grader_disagreement",
     "v_versions", "v_engines",
@@ -89,6 +90,65 @@ def test_v_stuck__says_what_each_waits_for(postgres: PostgresWorld) -> None:
     postgres.advance(bench, 1000)
     rows = {r["trajectory"]: r for r in view(bench, "v_stuck")}
     assert [rows[t.trajectory]["why"] for t in (running, trained)] == ["lease lapsed"] * 2
+
+
+def test_v_trajectories__a_line_each_with_the_place_that_holds_it(postgres: PostgresWorld) -> None:
+    bench = postgres.bench(group_size=2, batch_min=2, batch_max=2, lag_bound=9, max_attempts=1)
+    groups: dict[object, list[Opened]] = {}
+    for episode in bench.open(14):
+        groups.setdefault(episode.group, []).append(episode)
+    trained, leased, ready, waiting, failing, ungraded, _running = groups.values()
+    for claimed in (trained, leased):
+        for value, episode in enumerate(claimed):
+            bench.finish(episode, value=float(value))
+        items = bench.claim().items
+        if claimed is trained:
+            bench.commit(items)
+    for episode in (*ready, waiting[0]):
+        bench.finish(episode)
+    bench.store.complete(failing[0], FAILED)
+    bench.store.write_segment(ungraded[0], segment(0))
+    bench.store.complete(ungraded[0], EpisodeEnd(1, Termination.TERMINATED, Outcome.GRADED))
+    bench.store.request_evaluation(bench.run, version=bench.version, step=0, split="heldout", n=1)
+    evaluation = bench.store.pending_evaluation(bench.run)
+    (scored,) = bench.store.open_evaluation_episodes(
+        evaluation.id, worker="w", request=uuid.uuid4(), n=1, lineage=LINEAGE
+    ).episodes
+    bench.finish(scored)
+    rows = {row["trajectory"]: row for row in view(bench, "v_trajectories")}
+    places = dict(bench.store.rows("select trajectory, place from agentrl.trajectory_state where run = %s", (bench.run,)))
+    assert {identity: row["place"] for identity, row in rows.items()} == places
+    assert set(places.values()) == set(Place)
+    for value, episode in enumerate(trained):
+        line = rows[episode.trajectory]
+        assert (line["reward"], line["success"], line["step"], line["lag"], line["grp"]) == (
+            value,
+            value > 0,
+            1,
+            0,
+            episode.group,
+        )
+        assert (line["segments"], line["tokens"], line["actions"]) == (1, 7, 3)
+        assert (line["first_version"], line["last_version"]) == (0, 0)
+    lost = rows[failing[0].trajectory]
+    assert (lost["drop_reason"], lost["error"], lost["outcome"]) == ("infrastructure", "the sandbox died", "infrastructure")
+    assert rows[scored.trajectory]["purpose"] == "eval"
+
+
+def test_v_trajectories__of_one_that_runs_has_what_is_stored_so_far(postgres: PostgresWorld) -> None:
+    bench = postgres.bench()
+    (episode,) = bench.open(1)
+    bench.store.write_segment(episode, segment(0))
+    (line,) = view(bench, "v_trajectories")
+    assert (line["place"], line["termination"], line["segments"], line["actions"], line["last_version"]) == (
+        "live",
+        None,
+        1,
+        3,
+        0,
+    )
+    assert line["duration_s"] > 0  # type: ignore[operator]
+    assert line["ended_at"] is None
 
 
 def test_v_dropped_by_reason__counts_and_retries(postgres: PostgresWorld) -> None:

@@ -10,8 +10,8 @@ from uuid import UUID
 import numpy as np
 import pytest
 
-from agentrl.cli.trajectory_json import trajectory_record
-from agentrl.cli.trajectory_text import trajectory_lines, visible
+from agentrl.cli.trajectory_text import trajectory_lines
+from agentrl.monitor.terminal import visible
 from agentrl.store.sub_agents import adopt
 from agentrl.types import (
     FinishReason,
@@ -24,6 +24,7 @@ from agentrl.types import (
     StoredTrajectory,
     Termination,
 )
+from agentrl.view.trajectory_json import trajectory_record
 
 
 def record_of(*segments: Segment, error: str | None = None) -> StoredTrajectory:

@@ -85,6 +85,59 @@ join agentrl.run r on r.id = s.run
 cross join lateral (select x.started_at, x.task_id from agentrl.trajectory x
                     where x.run = s.source and x.start_version = s.start_version and x.id = s.trajectory limit 1) t;
 
+-- Every episode on a line of its own: what it was, how it ended, what it earned, and where it is in the run that created it.
+create or replace view agentrl.v_trajectories (
+  run,           -- The run that created it.
+  run_name,      -- Its name.
+  trajectory,    -- The trajectory; ids sort by the time of their start.
+  purpose,       -- Training or evaluation.
+  environment,   -- Environment name.
+  split,         -- Split of its task.
+  task_id,       -- The environment's own id of its task.
+  grp,           -- Its group; NULL without groups.
+  seat,          -- Seat in the group, or task of the evaluation.
+  attempt,       -- Attempt at this seat, from 1.
+  place,         -- The table that holds it.
+  termination,   -- How it ended; NULL while it runs, or when its worker was lost.
+  outcome,       -- Class of the ending.
+  reward,        -- Newest verdict.
+  success,       -- The environment's own yes or no.
+  segments,      -- Segments stored.
+  tokens,        -- Observation and action tokens.
+  actions,       -- Action tokens.
+  first_version, -- Oldest policy version of its action tokens.
+  last_version,  -- Newest policy version of its action tokens.
+  step,          -- Step that trained it, on the live history.
+  lag,           -- Policy updates between its oldest token in the loss and that step.
+  drop_reason,   -- Why it was dropped.
+  error,         -- What failed, or what exactly happened when it was dropped.
+  worker,        -- Process that ran it.
+  started_at,    -- When it was opened.
+  ended_at,      -- When its end was written.
+  duration_s     -- Seconds from start to end; of one that runs until now.
+) as
+select r.id, r.name, t.id, t.purpose, t.environment, t.split, t.task_id, t.grp, t.seat, t.attempt,
+       case when c.trajectory is not null then 'consumed' when d.trajectory is not null then 'dropped'
+            when e.trajectory is not null then 'evaluated' when l.trajectory is not null then 'live'
+            when j.trajectory is not null then 'grade_job' when g.trajectory is not null then 'graded'
+            when exists (select from agentrl.lease x where x.run = t.run and x.item = coalesce(t.grp, t.id)) then 'lease'
+            when exists (select from agentrl.ready x where x.run = t.run and x.item = coalesce(t.grp, t.id)) then 'ready' end,
+       t.termination, t.outcome, w.value, w.success, coalesce(t.n_segments, l.next_seg), coalesce(t.n_tokens, l.n_tokens),
+       coalesce(t.n_actions, l.n_actions), v.versions[1], v.versions[cardinality(v.versions)], c.step, c.lag, d.reason,
+       coalesce(t.error, d.detail), t.worker, t.started_at, t.ended_at,
+       extract(epoch from case when l.trajectory is null then t.ended_at else now() end - t.started_at)::double precision
+from agentrl.trajectory t
+join agentrl.run r on r.id = t.run
+left join agentrl.live l on l.trajectory = t.id
+left join agentrl.grade_job j on j.trajectory = t.id
+left join agentrl.graded g on g.trajectory = t.id
+left join agentrl.consumed c on c.run = t.run and c.trajectory = t.id and c.abandoned_by is null
+left join agentrl.dropped d on d.run = t.run and d.trajectory = t.id
+left join agentrl.evaluated e on e.run = t.run and e.trajectory = t.id
+left join lateral (select value, success from agentrl.reward where trajectory = t.id order by id desc limit 1) w on true
+cross join lateral (select coalesce(t.versions, l.versions) as versions) v
+where t.root is null;
+
 -- Why trajectories were not trained on.
 create or replace view agentrl.v_dropped_by_reason (
   run,               -- The consuming run.

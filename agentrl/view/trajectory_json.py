@@ -19,20 +19,21 @@ def trajectory_record(stored: StoredTrajectory, events: Sequence[Mapping[str, An
     """What `json.dumps` takes. Bytes are written as Postgres shows them, numbers that are none by their names."""
     inner = ("segments", "sub_agents")
     return {
-        **{field.name: _plain(getattr(stored, field.name)) for field in fields(StoredTrajectory) if field.name not in inner},
+        **{field.name: plain(getattr(stored, field.name)) for field in fields(StoredTrajectory) if field.name not in inner},
         "segments": [_segment(segment, tokens) for segment in stored.segments],
         "sub_agents": [trajectory_record(child, [], tokens=tokens) for child in stored.sub_agents],
-        "events": _plain(list(events)),
+        "events": plain(list(events)),
     }
 
 
 def _segment(segment: Segment, tokens: bool) -> dict[str, Any]:
     named = [field.name for field in fields(Segment) if tokens or field.name not in _ARRAYS]
     counts = {"n_obs": segment.n_obs, "n_act": segment.n_act, "policy_versions": sorted(set(segment.versions.tolist()))}
-    return counts | {name: _plain(getattr(segment, name)) for name in named}
+    return counts | {name: plain(getattr(segment, name)) for name in named}
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """What `json.dumps` takes, of rows and of what is stored."""
     if isinstance(value, Enum):
         return value.value
     if value is None or isinstance(value, str | bool | int):
@@ -42,11 +43,11 @@ def _plain(value: Any) -> Any:
     if isinstance(value, bytes):
         return f"\\x{value.hex()}"
     if isinstance(value, np.ndarray):
-        return _plain(value.tolist())
+        return plain(value.tolist())
     if isinstance(value, Mapping):
-        return {str(key): _plain(inner) for key, inner in value.items()}
+        return {str(key): plain(inner) for key, inner in value.items()}
     if is_dataclass(value) and not isinstance(value, type):
-        return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
+        return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, Sequence):
-        return [_plain(inner) for inner in value]
+        return [plain(inner) for inner in value]
     return str(value)  # ids and times

@@ -1,0 +1,220 @@
+"""What each page shows, as HTML and as JSON at the same address."""
+
+from __future__ import annotations
+
+import html
+import re
+from urllib.parse import quote
+
+import pytest
+from view_shelf import HOSTILE, LONG, Shelf
+
+from agentrl.store.saved_queries import saved_queries
+
+
+def test_runs__listed_newest_first(shelf: Shelf) -> None:
+    assert [run["run_name"] for run in shelf.data("/")["runs"]] == ["grouped", "plain"]
+    shown = shelf.page("/")
+    assert shown.index('href="/runs/grouped"') < shown.index('href="/runs/plain"')
+
+
+def test_run__books_charts_and_what_waits(shelf: Shelf) -> None:
+    data = shelf.data("/runs/plain")
+    assert data["conservation"]["holds"] is True
+    assert [step["step"] for step in data["steps"]] == [1, 2, 3]
+    shown = shelf.page("/runs/plain")
+    assert "the books balance" in shown
+    assert shown.count("<polyline") == 4, "lag and seconds between steps, raw and smooth"
+    assert "infrastructure" in shown
+    assert "waits for the trainer" in shown
+    assert shelf.data("/runs/latest")["run"]["run_name"] == "grouped"
+
+
+def test_list__has_what_a_trajectory_is_known_by(shelf: Shelf) -> None:
+    data = shelf.data("/runs/plain/trajectories")
+    by_id = {row["trajectory"]: row for row in data["trajectories"]}
+    assert data["total"] == len(by_id)
+    odd = by_id[str(shelf.odd.trajectory)]
+    assert (odd["place"], odd["reward"], odd["segments"], odd["actions"], odd["tokens"]) == ("ready", -0.5, 2, 6, 14)
+    assert (odd["first_version"], odd["last_version"]) == (shelf.version,) * 2
+    running = by_id[str(shelf.running.trajectory)]
+    assert (running["place"], running["termination"], running["segments"]) == ("live", None, 1)
+    assert running["duration_s"] > 0
+    trained = [row for row in data["trajectories"] if row["step"] == 2]
+    assert {(row["place"], row["lag"]) for row in trained} <= {("consumed", 0), ("consumed", 1)}
+    assert len(trained) == 2
+
+
+@pytest.mark.parametrize(
+    ("chosen", "expected"),
+    [
+        ("place=dropped", {"failed"}),
+        ("drop_reason=infrastructure", {"failed"}),
+        ("error=SANDBOX", {"failed"}),
+        ("termination=none", {"running"}),
+        ("max_reward=-0.1", {"odd"}),
+        ("success=false", {"odd"}),
+        (f"said={quote('alert(1)')}", {"odd"}),
+        ("task=nowhere", set()),
+        ("place=live&purpose=train", {"running"}),
+    ],
+)
+def test_filter__gives_those_only(shelf: Shelf, chosen: str, expected: set[str]) -> None:
+    names = {str(shelf.odd.trajectory): "odd", str(shelf.running.trajectory): "running"}
+    rows = shelf.data(f"/runs/plain/trajectories?{chosen}")["trajectories"]
+    assert {names.get(row["trajectory"], "failed" if row["error"] else "another") for row in rows} == expected
+
+
+def test_filters_by_step_version_and_group(shelf: Shelf) -> None:
+    rows = shelf.data("/runs/plain/trajectories?step=3")["trajectories"]
+    assert {row["step"] for row in rows} == {3}
+    rows = shelf.data("/runs/plain/trajectories?version=1")["trajectories"]
+    assert rows
+    assert {row["first_version"] for row in rows} == {1}
+    (group,) = [g for g in shelf.data("/runs/grouped/groups")["groups"] if g["state"] == "complete"]
+    assert len(shelf.data(f"/runs/grouped/trajectories?group={group['grp']}")["trajectories"]) == 2
+
+
+def test_counts__are_of_the_list_with_that_choice(shelf: Shelf) -> None:
+    data = shelf.data("/runs/plain/trajectories?place=dropped")
+    everything = shelf.data("/runs/plain/trajectories")
+    assert data["total"] == 1
+    assert data["counts"]["place"] == everything["counts"]["place"], "as if no place were chosen"
+    assert data["counts"]["drop_reason"] == {"infrastructure": 1}
+    assert sum(everything["counts"]["outcome"].values()) == everything["total"]
+
+
+@pytest.mark.parametrize("column", ["reward", "segments", "actions", "lag", "duration_s", "task_id"])
+def test_sort__by_column_without_value_last(shelf: Shelf, column: str) -> None:
+    for order in ("asc", "desc"):
+        rows = shelf.data(f"/runs/plain/trajectories?sort={column}&order={order}")["trajectories"]
+        values = [row[column] for row in rows]
+        known = [v for v in values if v is not None]
+        assert values == sorted(known, reverse=order == "desc") + [None] * (len(values) - len(known))
+
+
+def test_same_url_same_list__though_more_arrive(shelf: Shelf) -> None:
+    before = shelf.data("/runs/grouped/trajectories")
+    again = f"/runs/grouped/trajectories?until={before['until']}"
+    newer = f"/runs/grouped/newer?until={before['until']}"
+    assert shelf.data(newer) == {"newer": 0}
+    opened = shelf.grouped.open(2)
+    assert opened
+    assert shelf.data(again)["trajectories"] == before["trajectories"]
+    assert shelf.data(newer) == {"newer": 2}
+    assert len(shelf.data("/runs/grouped/trajectories")["trajectories"]) == len(before["trajectories"]) + 2
+
+
+def test_no_silent_filter__refused_with_the_nearest_name(shelf: Shelf) -> None:
+    assert "did you mean 'termination'?" in shelf.data("/runs/plain/trajectories?terminatoin=failed", 400)["error"]
+    assert "did you mean 'dropped'?" in shelf.data("/runs/plain/trajectories?place=droped", 400)["error"]
+    for wrong in (
+        "sort=reward%3B",
+        "order=up",
+        "page=0",
+        "page=x",
+        "until=x",
+        "min_reward=much",
+        "step=1.5",
+        "group=x",
+        "page=9999999",
+    ):
+        assert shelf.data(f"/runs/plain/trajectories?{wrong}", 400)["error"], wrong
+
+
+def test_empty_list__says_which_kind_of_empty(shelf: Shelf) -> None:
+    assert "No trajectory of this run fits these filters" in shelf.page("/runs/plain/trajectories?task=nowhere")
+    assert "The list ends before page 7" in shelf.page("/runs/plain/trajectories?page=7")
+    assert "has no groups" in shelf.page("/runs/plain/groups")
+
+
+def test_group__members_side_by_side(shelf: Shelf) -> None:
+    (group,) = [g for g in shelf.data("/runs/grouped/groups")["groups"] if g["state"] == "complete"]
+    data = shelf.data(f"/groups/{group['grp']}")
+    assert [row["reward"] for row in data["trajectories"]] == [0.0, 1.0]
+    shown = shelf.page(f"/groups/{group['grp']}")
+    first, second = (row["trajectory"] for row in data["trajectories"])
+    assert f"/compare/{first}/{second}" in shown
+    both = shelf.page(f"/compare/{first}/{second}")
+    assert both.count("<section") == 2
+
+
+def test_step__its_trajectories_and_numbers(shelf: Shelf) -> None:
+    data = shelf.data("/runs/plain/steps/1")
+    assert len(data["trajectories"]) == 2
+    shown = shelf.page("/runs/plain/steps/1")
+    assert "loss" in shown
+    assert "/runs/plain/steps/2" in shown
+    assert "no step 9" in shelf.data("/runs/plain/steps/9", 404)["error"]
+
+
+def test_trajectory__turns_calls_results_verdict_and_moves(shelf: Shelf) -> None:
+    shown = shelf.page(f"/trajectories/{shelf.odd.trajectory}")
+    assert "turn 0" in shown
+    assert "turn 1" in shown
+    assert "reasoning: 2 lines" in shown
+    assert "call run" in shown
+    assert "could not be read: no name" in shown
+    assert "print(&#39;&lt;b&gt;&#39;)" in shown
+    assert "result of run" in shown
+    assert f"{len(LONG) - 20_000} more characters" in shown
+    assert "waits for the trainer" not in shown, "it has not left that place yet"
+    data = shelf.data(f"/trajectories/{shelf.odd.trajectory}")
+    assert data["verdicts"][0]["value"] == -0.5
+    assert [move["to_place"] for move in data["trajectory"]["events"]][-1] == "ready"
+
+
+def test_exact_bytes__are_what_was_stored(shelf: Shelf) -> None:
+    base = f"/trajectories/{shelf.odd.trajectory}/segments/0"
+    found = {part: shelf.client.get(f"{base}/{part}") for part in ("action", "observation", "result-0", "result-1")}
+    assert found["action"].content == b"\xff\x00raw"
+    assert found["result-0"].content == LONG.encode()
+    assert found["result-1"].content == b"\x00\xfe"
+    assert found["observation"].content == HOSTILE.encode()
+    for answer in found.values():
+        assert answer.headers["content-disposition"].startswith("attachment")
+    for missing in ("result-2", "ids", "../../.."):
+        assert shelf.client.get(f"{base}/{missing}").status_code == 404
+    assert shelf.client.get(f"/trajectories/{shelf.odd.trajectory}/segments/7/action").status_code == 404
+
+
+def test_tokens__each_with_its_numbers_and_sums(shelf: Shelf) -> None:
+    data = shelf.data(f"/trajectories/{shelf.odd.trajectory}/tokens")
+    assert data["sums"] == {"observation": 8, "sampled": 6, "trains": 5, "masked": 1, "too_old": 0}
+    assert [token["kind"] for token in data["tokens"][-3:]] == ["trains", "masked", "trains"]
+    assert data["tokens"][4]["numbers"] == {"log-prob": -1.0, "version": shelf.version}
+    assert data["trained_by"] is None
+    assert "tokenizer is not on this machine" in shelf.page(f"/trajectories/{shelf.odd.trajectory}/tokens")
+    (first, *_) = shelf.data("/runs/plain/steps/1")["trajectories"]
+    data = shelf.data(f"/trajectories/{first['trajectory']}/tokens")
+    assert data["trained_by"] == {"run": "plain", "step": 1}
+    assert [token["numbers"]["advantage"] for token in data["tokens"][4:]] == [1, 2, 3]
+    assert data["tokens"][4]["numbers"]["training log-prob"] == -0.25
+    rest = shelf.data(f"/trajectories/{first['trajectory']}/tokens?from=5")["tokens"]
+    assert rest == data["tokens"][5:]
+    assert shelf.data(f"/trajectories/{first['trajectory']}/tokens?from=-1", 400)
+
+
+def test_queries__every_saved_query_has_a_page(shelf: Shelf) -> None:
+    assert {q["name"] for q in shelf.data("/queries")["queries"]} == set(saved_queries())
+    for name, saved in saved_queries().items():
+        chosen = f"?trajectory={shelf.odd.trajectory}" if "trajectory" in saved.parameters else "?run=plain"
+        rows = shelf.data(f"/queries/{name}{chosen}")["rows"]
+        shown = shelf.page(f"/queries/{name}{chosen}")
+        assert ("<tbody>" in shown) == bool(rows), name
+    assert "give its id" in shelf.page("/queries/timeline")
+    assert "no saved query 'x'" in shelf.data("/queries/x", 404)["error"]
+    assert shelf.data("/queries/stuck?nothing=1", 400)["error"]
+    assert len(shelf.data("/queries/trajectories?run=plain&limit=2")["rows"]) == 2
+    assert "Only the first 2 rows" in shelf.page("/queries/trajectories?limit=2")
+    assert "limit=x" in shelf.data("/queries/trajectories?limit=x", 400)["error"]
+
+
+def test_sql_of_a_page__gives_its_rows(shelf: Shelf) -> None:
+    path = "/runs/plain/trajectories?place=dropped&sort=reward&task=t"
+    statements = [html.unescape(s) for s in re.findall(r"<pre>(.*?)</pre>", shelf.page(path).split('class="sql"')[1], re.S)]
+    (listed,) = [s for s in statements if "order by reward" in s]
+    rows = shelf.reader.ask(listed).result.records()
+    assert [str(row["trajectory"]) for row in rows] == [row["trajectory"] for row in shelf.data(path)["trajectories"]]
+    for statement in statements:
+        assert "limit" in statement.lower() or "where run = " in statement, statement
