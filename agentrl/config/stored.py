@@ -19,7 +19,7 @@ def from_row(row: Mapping[str, Any]) -> tuple[RunConfig, Path]:
     """Settings and run folder. `UsageError` when another version of the library wrote settings this one does not know."""
     try:
         return RunConfig.model_validate(row["settings"]), Path(row["folder"])
-    except (KeyError, ValueError) as error:
+    except (KeyError, TypeError, ValueError) as error:
         raise UsageError(f"This run was created by another version of agentrl: {error}") from None
 
 

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from threading import BoundedSemaphore
 
 import psycopg
@@ -16,6 +16,8 @@ from psycopg.pq import TransactionStatus
 from agentrl.errors import NotReadyError
 
 LONGEST_WAIT_S = 600.0
+CANCEL_S = 2.0
+"""What a server may take to hear that a statement shall end."""
 
 
 class ConnectionPool:
@@ -25,6 +27,7 @@ class ConnectionPool:
         self._connect, self._size = connect, size
         self._free = BoundedSemaphore(size)
         self._idle: list[psycopg.Connection] = []
+        self._borrowed: set[psycopg.Connection] = set()
         self._closed = False
 
     @contextmanager
@@ -37,9 +40,11 @@ class ConnectionPool:
                 connection = self._idle.pop()
             except IndexError:
                 connection = self._connect()
+            self._borrowed.add(connection)
             try:
                 yield connection
             finally:
+                self._borrowed.discard(connection)
                 self._take_back(connection)
         finally:
             self._free.release()
@@ -59,6 +64,12 @@ class ConnectionPool:
                 self._idle.pop().close()
             except IndexError:
                 return  # another thread closed the last one
+
+    def cancel(self) -> None:
+        """End the statement that runs on each borrowed connection; its borrower gets the server's error."""
+        for connection in tuple(self._borrowed):
+            with suppress(psycopg.Error):
+                connection.cancel_safe(timeout=CANCEL_S)
 
     def close(self) -> None:
         """Close the idle ones now, and each of the others when it comes back."""

@@ -110,6 +110,10 @@ class Reader(PostgresRuns, PostgresReading):
         except psycopg.DataError as e:
             raise UsageError(f"Query {name!r} can't use a parameter: {e.diag.message_primary}") from e
 
+    def cancel(self) -> None:
+        """End the statements that run now; whoever waits for one gets `UsageError`."""
+        self._pool.cancel()
+
     def _explain(self, error: psycopg.Error) -> Exception:
         if isinstance(error, psycopg.errors.QueryCanceled):
             return UsageError(

@@ -11,9 +11,11 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import parse_qsl, urlencode
+from uuid import UUID
 
 import jinja2
+from markupsafe import Markup, escape
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -26,10 +28,10 @@ from starlette.staticfiles import StaticFiles
 from agentrl.errors import AgentRLError, NotReadyError, UnknownOutcome, UsageError
 from agentrl.store.contract import RunRow
 from agentrl.store.reader import Reader
-from agentrl.view import pages, trajectory_pages
+from agentrl.view import list_pages, query_pages, run_pages, trajectory_pages
 from agentrl.view.asking import Asked
 from agentrl.view.listing import CHOICES, FIELDS, SORTS
-from agentrl.view.pages import NotFound, Page
+from agentrl.view.page import NotFound, Page, whole_number
 from agentrl.view.shown import cell
 from agentrl.view.trajectory_json import plain
 
@@ -50,6 +52,8 @@ class View:
             trim_blocks=True, lstrip_blocks=True,
         )  # fmt: skip
         self._templates.policies["json.dumps_kwargs"] = {"default": str}
+        self._templates.filters["exact"] = lambda value: Markup(escape(value))
+        self._templates.tests["id"] = lambda value: isinstance(value, UUID)
         self._templates.globals |= {"choices": CHOICES, "fields": FIELDS, "sorts": SORTS, "urlencode": urlencode}
 
     def app(self, hosts: list[str]) -> Starlette:
@@ -59,7 +63,7 @@ class View:
                 Mount("/static", StaticFiles(packages=[("agentrl.view", "static")])),
                 *(Route(path, self._endpoint(show)) for path, show in _PAGES.items()),
                 Route("/runs/{run}/newer", self._newer),
-                Route("/trajectories/{id}/segments/{segment:int}/{part}", self._part),
+                Route("/trajectories/{id}/segments/{segment}/{part}", self._part),
             ],
             exception_handlers={HTTPException: self._no_such_page},  # type: ignore[dict-item]
             middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=hosts)],
@@ -81,15 +85,15 @@ class View:
     def _newer(self, request: Request) -> Response:
         def answer() -> Response:
             asked = Asked(self._reader)
-            return _json({"newer": pages.newer(asked, _run(asked, request), _parameters(request))})
+            return _json({"newer": list_pages.newer(asked, _run(asked, request), _parameters(request))})
 
         return self._guarded(request, answer)
 
     def _part(self, request: Request) -> Response:
         def answer() -> Response:
             given = request.path_params
-            found = trajectory_pages.part(self._reader, given["id"], given["segment"], given["part"])
-            name = f"{given['id']}-{given['segment']}-{given['part']}.bin"
+            segment = whole_number("segment", given["segment"])
+            name, found = trajectory_pages.part(Asked(self._reader), given["id"], segment, given["part"])
             headers = {**_HEADERS, "Content-Disposition": f'attachment; filename="{name}"'}
             return Response(found, media_type="application/octet-stream", headers=headers)
 
@@ -108,6 +112,8 @@ class View:
             return self._problem(request, 500, "This can't be read", str(error))
 
     def _no_such_page(self, request: Request, error: HTTPException) -> Response:
+        if error.status_code == 405:
+            return self._problem(request, 405, "Nothing can be changed here", "These pages only read: they answer GET.")
         return self._problem(request, error.status_code, "Not here", f"There is no page {request.url.path}.")
 
     def _problem(self, request: Request, status: int, title: str, said: str, retry: bool = False) -> Response:
@@ -116,10 +122,12 @@ class View:
         return self._html(Page("problem.html.jinja", title, {"said": said}, {"retry": retry}), request, [], status)
 
     def _html(self, page: Page, request: Request, statements: list[str], status: int = 200) -> Response:
-        query = urlencode([*((k, v) for k, v in request.query_params.multi_items() if k != "format"), ("format", "json")])
+        path, _, query = (page.address or f"{request.url.path}?{request.url.query}").partition("?")
+        given = [(name, value) for name, value in parse_qsl(query, keep_blank_values=True) if name != "format"]
         text = self._templates.get_template(page.template).render(
-            **page.data, **page.extra, title=page.title, statements=statements, json_url=f"{request.url.path}?{query}"
-        )
+            **page.data, **page.extra, title=page.title, statements=statements,
+            json_url=f"{path}?{urlencode([*given, ('format', 'json')])}",
+        )  # fmt: skip
         return HTMLResponse(text.encode("utf-8", "replace"), status, headers=_HEADERS)
 
 
@@ -145,25 +153,26 @@ def _run(asked: Asked, request: Request) -> RunRow:
     return found
 
 
-def _token_start(request: Request) -> int:
-    given = request.query_params.get("from", "0")
-    if not given.isascii() or not given.isdigit() or len(given) > 15:
-        raise UsageError(f"from={given} is no position of a token: they are numbered from 0")
-    return int(given)
+def _start(request: Request) -> int:
+    return whole_number("from", request.query_params.get("from", "0"))
 
 
 _PAGES: dict[str, Callable[[Asked, Request], Page]] = {
-    "/": lambda asked, request: pages.runs(asked),
-    "/queries": lambda asked, request: pages.queries(),
-    "/queries/{name}": lambda asked, request: pages.query(asked, request.path_params["name"], _parameters(request)),
-    "/runs/{run}": lambda asked, request: pages.run(asked, _run(asked, request)),
-    "/runs/{run}/trajectories": lambda asked, request: pages.trajectories(asked, _run(asked, request), _parameters(request)),
-    "/runs/{run}/groups": lambda asked, request: pages.groups(asked, _run(asked, request)),
-    "/runs/{run}/steps/{step:int}": lambda asked, request: pages.step(asked, _run(asked, request), request.path_params["step"]),
-    "/groups/{group}": lambda asked, request: pages.group(asked, request.path_params["group"]),
-    "/trajectories/{id}": lambda asked, request: trajectory_pages.trajectory(asked, request.path_params["id"]),
+    "/": lambda asked, request: run_pages.runs(asked),
+    "/queries": lambda asked, request: query_pages.queries(),
+    "/queries/{name}": lambda asked, request: query_pages.query(asked, request.path_params["name"], _parameters(request)),
+    "/runs/{run}": lambda asked, request: run_pages.run(asked, _run(asked, request)),
+    "/runs/{run}/trajectories": lambda asked, request: list_pages.trajectories(
+        asked, _run(asked, request), _parameters(request)
+    ),
+    "/runs/{run}/groups": lambda asked, request: list_pages.groups(asked, _run(asked, request)),
+    "/runs/{run}/steps/{step}": lambda asked, request: run_pages.step(
+        asked, _run(asked, request), whole_number("step", request.path_params["step"])
+    ),
+    "/groups/{group}": lambda asked, request: list_pages.group(asked, request.path_params["group"]),
+    "/trajectories/{id}": lambda asked, request: trajectory_pages.trajectory(asked, request.path_params["id"], _start(request)),
     "/trajectories/{id}/tokens": lambda asked, request: trajectory_pages.token_page(
-        asked, request.path_params["id"], _token_start(request)
+        asked, request.path_params["id"], _start(request)
     ),
     "/compare/{first}/{second}": lambda asked, request: trajectory_pages.comparison(
         asked, request.path_params["first"], request.path_params["second"]

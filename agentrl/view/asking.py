@@ -5,8 +5,11 @@ from __future__ import annotations
 from textwrap import dedent
 from typing import Any, LiteralString
 
-from psycopg.sql import SQL, Literal
+from psycopg.sql import SQL, Composable, Literal
 
+from agentrl.errors import UsageError
+from agentrl.monitor.terminal import visible
+from agentrl.store.codec import clean_text
 from agentrl.store.reader import Reader
 
 
@@ -23,7 +26,7 @@ class Asked:
 
     def mention(self, statement: LiteralString, **values: Any) -> None:
         """A statement that gives what the page shows in a form for people, where the page reads it in another one."""
-        self.statements.append(filled(statement, **values))
+        self.statements.append(filled(dedent(statement).strip(), **values))
 
     def text(self, statement: str, limit: int) -> list[dict[str, Any]]:
         """Rows of a whole statement."""
@@ -32,5 +35,17 @@ class Asked:
 
 
 def filled(statement: LiteralString, **values: Any) -> str:
-    """The statement with its values as literals."""
-    return SQL(statement).format(**{name: Literal(value) for name, value in values.items()}).as_string(None)
+    """The statement with its values as literals. `UsageError` for a text that no column can hold."""
+    return SQL(statement).format(**{name: literal(value) for name, value in values.items()}).as_string(None)
+
+
+def literal(value: Any) -> Composable:
+    """A value as it stands in SQL, in characters that people see: shown and copied it is the same value."""
+    if not isinstance(value, str):
+        return Literal(value)
+    if clean_text(value) != value:
+        raise UsageError(f"{value!r:.80} holds characters that no stored text can have")
+    if visible(value) == value:
+        return Literal(value)
+    escaped = "".join(c if visible(c) == c and c not in "\\'" else f"\\U{ord(c):08X}" for c in value)
+    return SQL(f"E'{escaped}'")  # made here, of characters that end no literal

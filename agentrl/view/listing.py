@@ -22,6 +22,7 @@ from agentrl.view.asking import Asked, filled
 
 PAGE = 50
 MOST_COUNTED = 20_000
+MOST_NEWS = 1000
 NONE = "none"
 """Chooses what has no value: a trajectory that runs has no termination."""
 
@@ -78,8 +79,8 @@ class Listing:
                 raise UsageError(f"There is no filter {name!r}{hint}")
         given = {name: value.strip() for name, value in parameters.items() if value.strip()}
         chosen = {name: given[name] for name in (*CHOICES, *FIELDS) if name in given}
-        for name, values in CHOICES.items():
-            _one_of(name, chosen.get(name, NONE), (*values, NONE))
+        for name in CHOICES.keys() & chosen.keys():
+            _one_of(name, chosen[name], CHOICES[name])
         sort, order = given.get("sort", "trajectory"), given.get("order", "desc")
         _one_of("sort", sort, SORTS)
         _one_of("order", order, ("asc", "desc"))
@@ -89,8 +90,8 @@ class Listing:
         until = given.get("until")
         return cls(run, run_name, chosen, sort, order == "desc", int(page), until and str(_uuid(until)))
 
-    def url(self, **changes: Any) -> str:
-        """The same list with something changed; a filter that becomes None is taken away, and a new filter begins at page 1."""
+    def url(self, page_of_run: str = "trajectories", **changes: Any) -> str:
+        """The same list with something changed; a filter that becomes None is taken away. It begins at page 1 unless told."""
         own = {name: changes.pop(name) for name in ("sort", "descending", "page", "until") if name in changes}
         chosen = {name: value for name, value in {**self.chosen, **changes}.items() if value is not None}
         other = replace(self, chosen=chosen, **{"page": 1, **own})
@@ -101,7 +102,7 @@ class Listing:
             parameters["page"] = str(other.page)
         if other.until is not None:
             parameters["until"] = other.until
-        return f"/runs/{other.run_name}/trajectories" + (f"?{urlencode(parameters)}" if parameters else "")
+        return f"/runs/{other.run_name}/{page_of_run}" + (f"?{urlencode(parameters)}" if parameters else "")
 
     def conditions(self, without: Container[str] = ()) -> str:
         """What a trajectory of the list fulfils, but for some filters."""
@@ -129,10 +130,24 @@ class Listing:
         return conditions
 
 
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """Trajectories of a list, and for each choice how many it would have with that choice.
+
+    ``all``: whether all were looked at, or only the newest `MOST_COUNTED` that the fields let through.
+    """
+
+    total: int
+    all: bool
+    of: Mapping[str, Mapping[str, int]]
+
+
 def page_of(asked: Asked, listing: Listing) -> list[dict[str, Any]]:
     """The rows of the page."""
     direction = "desc" if listing.descending else "asc"
-    order = f"{listing.sort} {direction} nulls last" + (", trajectory desc" if listing.sort != "trajectory" else "")
+    order = f"trajectory {direction}"  # never NULL, and without a word about it the order of the primary key
+    if listing.sort != "trajectory":
+        order = f"{listing.sort} {direction} nulls last, trajectory desc"
     return asked.text(
         f"select {_COLUMNS}\nfrom v_trajectories\nwhere {listing.conditions()}\norder by {order}\n"
         f"limit {PAGE} offset {PAGE * (listing.page - 1)}",
@@ -140,28 +155,34 @@ def page_of(asked: Asked, listing: Listing) -> list[dict[str, Any]]:
     )
 
 
-def counts_of(asked: Asked, listing: Listing) -> tuple[int, dict[str, dict[str, int]]]:
-    """How many trajectories the list has, and for each choice how many it would have with it.
-
-    Both count the newest `MOST_COUNTED` that the fields let through.
-    """
+def counts_of(asked: Asked, listing: Listing) -> Counts:
+    """How many there are of each kind, in one look at the rows."""
     listed = (
         f"with listed as materialized (\n  select {', '.join(CHOICES)} from v_trajectories\n"
         f"  where {listing.conditions(CHOICES)}\n  order by trajectory desc limit {MOST_COUNTED})\n"
     )
-    parts = [f"select '' as filter, '' as value, count(*) as n from listed{listing.where_chosen()}"]
-    parts += [
-        f"select '{name}', coalesce({name}::text, '{NONE}'), count(*) from listed{listing.where_chosen(name)} group by 2"
-        for name in CHOICES
+    parts = [
+        f"select 'total' as filter, '' as value, count(*) as n from listed{listing.where_chosen()}",
+        "select 'looked at', '', count(*) from listed",
+        *(
+            f"select '{name}', coalesce({name}::text, '{NONE}'), count(*) from listed{listing.where_chosen(name)} group by 2"
+            for name in CHOICES
+        ),
     ]
-    counts: dict[str, dict[str, int]] = {name: {} for name in CHOICES}
-    total = 0
+    found: dict[str, dict[str, int]] = {}
     for row in asked.text(listed + "\nunion all\n".join(parts), 1000):
-        if row["filter"]:
-            counts[row["filter"]][row["value"]] = row["n"]
-        else:
-            total = row["n"]
-    return total, counts
+        found.setdefault(row["filter"], {})[row["value"]] = row["n"]
+    (total,), (looked_at,) = found.pop("total").values(), found.pop("looked at").values()
+    return Counts(total, looked_at < MOST_COUNTED, {name: found.get(name, {}) for name in CHOICES})
+
+
+def newer_than(asked: Asked, listing: Listing) -> int:
+    """Trajectories after ``until`` that the filters let through, at most `MOST_NEWS`; without ``until`` all of them."""
+    conditions = replace(listing, until=None).conditions()
+    if listing.until is not None:
+        conditions += filled("\n  and trajectory > {value}", value=listing.until)
+    rows = asked.text(f"select count(*) as n\nfrom (select from v_trajectories where {conditions} limit {MOST_NEWS}) x", 1)
+    return int(rows[0]["n"])
 
 
 def _one_of(name: str, value: str, values: tuple[str, ...]) -> None:

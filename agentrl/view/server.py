@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import socket
+from ipaddress import ip_address
 
 import uvicorn
 
@@ -13,8 +14,7 @@ from agentrl.monitor.terminal import say
 from agentrl.store.reader import Reader
 from agentrl.view.app import View
 
-LOOPBACK = ("127.0.0.1", "::1")
-GRACE_S = 2
+GRACE_S = 5
 """What pages that are being read get when the viewer stops."""
 
 
@@ -26,12 +26,13 @@ def serve(reader: Reader, host: str, port: int) -> None:
 async def _serve(reader: Reader, listening: socket.socket) -> None:
     host, port = listening.getsockname()[:2]
     # Another site can point a name of its own at this machine; whoever opens the viewer to a network may call it as they like.
-    names = ["localhost", *LOOPBACK, "[::1]"] if host in LOOPBACK else ["*"]
+    names = ["localhost", host] if ip_address(host).is_loopback else ["*"]
     application = View(reader).app(names)
     server = Server(uvicorn.Config(application, log_level="warning", lifespan="off", timeout_graceful_shutdown=GRACE_S))
 
     def stop() -> None:
         server.should_exit = True
+        reader.cancel()
 
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop)

@@ -20,16 +20,14 @@ class Shown:
     """The beginning of a text, and how many characters were left out."""
 
     text: str
-    more: int = 0
-
-    @property
-    def lines(self) -> int:
-        return self.text.count("\n") + 1
+    lines: int
+    """Of the whole text."""
+    more: int
 
 
 def shown(text: str) -> Shown:
     """Its first `LONGEST` characters."""
-    return Shown(text[:LONGEST], max(0, len(text) - LONGEST))
+    return Shown(text[:LONGEST], text.count("\n") + 1 if text else 0, max(0, len(text) - LONGEST))
 
 
 def cell(value: Any) -> Any:
@@ -39,11 +37,21 @@ def cell(value: Any) -> Any:
     if value is None:
         return ""
     if isinstance(value, str):
-        return "\n".join("\t".join(visible(part) for part in line.split("\t")) for line in value.split("\n"))
+        return "\n".join("\t".join(map(visible, line.split("\t"))) for line in value.split("\n"))
     if isinstance(value, bool):
         return "yes" if value else "no"
-    if isinstance(value, float):
-        return f"{value:.4g}" if math.isfinite(value) else str(value)
+    if isinstance(value, float) or (isinstance(value, int) and abs(value) >= 10**18):
+        return _number(value)
     if isinstance(value, datetime):
         return f"{value.astimezone(UTC):%Y-%m-%d %H:%M:%S}"
     return value
+
+
+def _number(value: float) -> str:
+    try:
+        number = float(value)
+    except OverflowError:
+        return "more than 1e308"
+    if not math.isfinite(number):
+        return str(number)
+    return f"{number:.0f}" if 1e4 <= abs(number) < 1e9 else f"{number:.4g}"

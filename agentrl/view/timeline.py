@@ -38,7 +38,10 @@ def turn_spans(stored: StoredTrajectory) -> list[list[Span]]:
 
 
 def life(moves: Sequence[Mapping[str, Any]]) -> list[Span]:
-    """From its start on: the episode, grading in it included, and each wait after it. ``moves``: rows of `event` in order."""
+    """From its start on: the episode, grading in it included, and each wait after it.
+
+    ``moves``: rows of `event` of one run, in order.
+    """
     spans: list[tuple[str, float]] = []
     began: datetime | None = None
     for move, after in pairwise(moves):

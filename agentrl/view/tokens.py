@@ -22,7 +22,10 @@ Kind = Literal["observation", "trains", "masked", "too_old"]
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """``text`` is None where no tokenizer is at hand. ``numbers``: what is known of an action token, by name."""
+    """``text`` is None where no tokenizer is at hand, and for a token that is no text by itself.
+
+    ``numbers``: what is known of an action token, by name.
+    """
 
     id: int
     text: str | None
@@ -69,11 +72,16 @@ def tokens(stored: StoredTrajectory, training: LastTraining | None, tokenizer: T
                 numbers |= {name: float(array[actions + at]) for name, array in known.items() if actions + at < len(array)}
                 numbers["version"] = int(segment.versions[at])
             unit = at >= 0 and ((segment.unit_starts is not None and bool(segment.unit_starts[at])) or at == 0)
-            text = None if tokenizer is None else tokenizer.decode([ids[i]], skip_special_tokens=False)
+            text = None if tokenizer is None else _text(tokenizer, ids[i])
             found.append(Token(ids[i], text, kinds[at] if at >= 0 else "observation", segment.index, i == 0, unit, numbers))
         position += len(ids)
         actions += segment.n_act
     return found
+
+
+def _text(tokenizer: Tokenizer, token: int) -> str | None:
+    decoded = tokenizer.decode([token], skip_special_tokens=False) if token >= 0 else ""
+    return None if not decoded or "\ufffd" in decoded else decoded
 
 
 def _known(training: LastTraining) -> dict[str, np.ndarray]:

@@ -51,21 +51,26 @@ class Turn:
     children: Sequence[StoredTrajectory]
 
 
-def turns(stored: StoredTrajectory) -> list[Turn]:
-    """All segments in order; one without action tokens is the final observation."""
-    context, found = 0, []
-    for segment in stored.segments:
-        note = None
-        if segment.context != context:
-            context = segment.context
-            note = f"context {context}: {_rewriting(segment)}"
-        found.append(_turn(stored, segment, note))
+PAGE = 100
+"""Turns of one page."""
+
+
+def turns(stored: StoredTrajectory, members: Sequence[StoredTrajectory], start: int = 0) -> list[Turn]:
+    """`PAGE` segments from ``start`` on; one without action tokens is the final observation.
+
+    ``members``: all sub-agents of the episode, whoever started them.
+    """
+    before, found = stored.segments[start - 1].context if 0 < start <= len(stored.segments) else 0, []
+    for segment in stored.segments[start : start + PAGE]:
+        note = None if segment.context == before else f"context {segment.context}: {_rewriting(segment)}"
+        before = segment.context
+        children = [c for c in members if (c.parent, c.parent_segment) == (stored.id, segment.index)]
+        found.append(_turn(segment, note, children))
     return found
 
 
-def _turn(stored: StoredTrajectory, segment: Segment, note: str | None) -> Turn:
+def _turn(segment: Segment, note: str | None, children: Sequence[StoredTrajectory]) -> Turn:
     thought = answer_start(segment.action_text, opened=opens(segment.observation_text))
-    children = [c for c in stored.sub_agents if (c.parent, c.parent_segment) == (stored.id, segment.index)]
     return Turn(
         index=segment.index,
         note=note,
@@ -74,7 +79,7 @@ def _turn(stored: StoredTrajectory, segment: Segment, note: str | None) -> Turn:
         reasoning=shown(segment.action_text[:thought]) if thought else None,
         answer=shown(segment.action_text[thought:]),
         n_act=segment.n_act,
-        versions=_span(segment),
+        versions=versions_of([segment]),
         finish_reason=segment.finish_reason.value if segment.finish_reason else None,
         reward=segment.reward,
         calls=[Call(call.name, shown(_arguments(call)), call.error) for call in segment.tool_calls],
@@ -101,11 +106,10 @@ def _rewriting(segment: Segment) -> str:
     return f"the environment put {len(segment.compacted)} messages in the place of the history"
 
 
-def _span(segment: Segment) -> str:
-    if not segment.n_act:
-        return ""
-    low, high = int(segment.versions.min()), int(segment.versions.max())
-    return str(low) if low == high else f"{low}-{high}"
+def versions_of(segments: Sequence[Segment]) -> str:
+    """The policy versions of their action tokens: one, or the first and the last."""
+    found = [int(version) for s in segments if s.n_act for version in (s.versions.min(), s.versions.max())]
+    return "" if not found else str(found[0]) if min(found) == max(found) else f"{min(found)}-{max(found)}"
 
 
 def _arguments(call: ToolCall) -> str:

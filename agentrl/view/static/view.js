@@ -2,6 +2,8 @@
 "use strict";
 
 const EVERY_MS = 5000;
+let paused = false;
+let answered = new Date();
 
 function steps() {
   return [...document.querySelectorAll("table.rows tbody tr, section.turn")];
@@ -30,7 +32,7 @@ document.addEventListener("keydown", (event) => {
     p: () => follow(document.querySelector("a[rel=prev]")),
     "/": () => (document.querySelector(".filters input, .filters select") || document.body).focus(),
     "?": () => document.getElementById("help").showModal(),
-    Enter: () => event.target === document.body && follow(document.querySelector(".current a")),
+    Enter: () => event.target === document.body && follow(document.querySelector("tr.current a")),
   }[event.key];
   if (!pressed) return;
   if (event.key !== "Enter") event.preventDefault();
@@ -38,37 +40,61 @@ document.addEventListener("keydown", (event) => {
 });
 
 document.addEventListener("click", async (event) => {
-  if (event.target.matches("[data-help]")) document.getElementById("help").showModal();
-  if (event.target.matches("[data-copy]")) {
-    await navigator.clipboard.writeText(event.target.nextElementSibling.textContent);
-    event.target.textContent = "copied";
+  const target = event.target;
+  if (target.matches("[data-help]")) document.getElementById("help").showModal();
+  if (target.matches("[data-pause]")) {
+    paused = !paused;
+    target.textContent = paused ? "go on" : "pause";
   }
+  if (target.matches("[data-copy]")) target.textContent = (await copied(target.nextElementSibling)) ? "copied" : "selected";
 });
+
+// A page that came over plain HTTP from another machine may not write to the clipboard.
+async function copied(statement) {
+  try {
+    await navigator.clipboard.writeText(statement.textContent);
+    return true;
+  } catch {
+    window.getSelection().selectAllChildren(statement);
+    return false;
+  }
+}
 
 async function refresh(live) {
   const answer = await fetch(window.location, { headers: { Accept: "text/html" } });
-  if (!answer.ok) return;
   const page = new DOMParser().parseFromString(await answer.text(), "text/html");
   const fresh = page.querySelector("main > div");
-  if (fresh && !live.contains(document.activeElement) && window.getSelection().isCollapsed) {
-    live.innerHTML = fresh.innerHTML;
-    if (!fresh.hasAttribute("data-live")) live.removeAttribute("data-live");
-  }
+  if (!answer.ok || !fresh) throw new Error(page.querySelector("h1")?.textContent || answer.statusText);
+  if (live.contains(document.activeElement) || !window.getSelection().isCollapsed) return;
+  const at = steps().findIndex((one) => one.classList.contains("current"));
+  live.innerHTML = fresh.innerHTML;
+  if (at >= 0) steps()[at]?.classList.add("current");
+  if (!fresh.hasAttribute("data-live")) live.removeAttribute("data-live");
 }
 
 async function count(newer) {
   const answer = await fetch(newer.dataset.newer, { headers: { Accept: "application/json" } });
-  if (!answer.ok) return;
+  if (!answer.ok) throw new Error((await answer.json()).error);
   const found = (await answer.json()).newer;
   newer.classList.toggle("some", found > 0);
-  newer.querySelector("a").textContent = found ? `${found} newer: show them` : "";
+  const many = found >= Number(newer.dataset.most) ? `${found} or more` : found;
+  newer.querySelector("a").textContent = found ? `${many} newer: show them` : "";
 }
 
-setInterval(() => {
-  if (document.hidden) return;
+async function news() {
+  if (document.hidden || paused) return;
   const live = document.querySelector("[data-live]");
   const newer = document.querySelector("[data-newer]");
-  const quiet = () => {}; // the database or the viewer is away; the next look may find it again
-  if (live) refresh(live).catch(quiet);
-  if (newer) count(newer).catch(quiet);
-}, EVERY_MS);
+  const away = document.getElementById("away");
+  try {
+    if (live) await refresh(live);
+    if (newer) await count(newer);
+    away.hidden = true;
+    answered = new Date();
+  } catch (error) {
+    away.textContent = `Not up to date since ${answered.toLocaleTimeString()}: ${error.message}`;
+    away.hidden = false;
+  }
+}
+
+setInterval(news, EVERY_MS);

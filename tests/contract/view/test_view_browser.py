@@ -134,6 +134,52 @@ def test_run__is_kept_up_to_date(page: Page, shelf: Shelf) -> None:
     page.get_by_text(f"policy version {shelf.plain.version}").wait_for(timeout=NEWS_MS)
 
 
+def test_copy__without_a_clipboard_selects_the_statement(page: Page) -> None:
+    """As over plain HTTP from another machine."""
+    page.add_init_script("Object.defineProperty(navigator, 'clipboard', { value: undefined })")
+    page.goto("/runs/plain/trajectories?place=dropped")
+    page.locator("summary", has_text="SQL of this page").click()
+    page.locator("[data-copy]").first.click()
+    page.get_by_text("selected").wait_for()
+    assert page.evaluate("window.getSelection().toString().trim()") == page.locator(".statement pre").first.inner_text().strip()
+
+
+def test_keys__walk_the_groups_and_leave_turns_where_they_are(page: Page, shelf: Shelf) -> None:
+    page.goto("/runs/grouped/groups")
+    page.keyboard.press("j")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/groups/*")
+    page.goto(f"/trajectories/{shelf.odd.trajectory}")
+    page.keyboard.press("j")
+    assert page.locator("section.current").count() == 1
+    page.keyboard.press("Enter")
+    assert page.url.endswith(str(shelf.odd.trajectory))
+
+
+def test_refresh__keeps_the_row_and_can_be_paused(page: Page, shelf: Shelf) -> None:
+    page.goto("/")
+    page.keyboard.press("j")
+    with page.expect_response("**/", timeout=NEWS_MS):
+        pass
+    page.locator("tr.current").wait_for()
+    page.get_by_role("button", name="pause").click()
+    page.evaluate("document.querySelector('[data-live]').dataset.mark = document.querySelector('tbody').dataset.mark = 'x'")
+    page.wait_for_timeout(6000)
+    assert page.evaluate("document.querySelector('tbody').dataset.mark") == "x"
+
+
+def test_page_that_gets_no_answer__says_since_when(browser: Browser, address: str) -> None:
+    context = browser.new_context(base_url=address)
+    tab = context.new_page()
+    tab.goto("/runs/plain")
+    tab.route("**/runs/plain", lambda route: route.fulfill(status=503, body="<h1>The database does not answer</h1>"))
+    tab.get_by_text("Not up to date since").wait_for(timeout=NEWS_MS)
+    assert "The database does not answer" in tab.locator("#away").inner_text()
+    tab.unroute("**/runs/plain")
+    tab.locator("#away").wait_for(state="hidden", timeout=NEWS_MS)
+    context.close()
+
+
 def test_colours__follow_the_system(browser: Browser, address: str) -> None:
     seen = set()
     for scheme in ("light", "dark"):

@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 from starlette.testclient import TestClient
+from store_bench import FAILED, Bench, Server, graded, no_grace, segment
 
 from agentrl.store.contract import Trained
 from agentrl.store.postgres import PostgresStore
 from agentrl.store.reader import Reader
 from agentrl.types import Opened, Timings, ToolCall, ToolResult
 from agentrl.view.app import View
-from tests.contract.store.store_bench import FAILED, Bench, Server, graded, segment
 
 HOSTILE = "<script>alert(1)</script>\x1b[31mred\x00nul ‮gnirts"
 LONG = "x" * 25_000
@@ -53,6 +53,7 @@ def filled_shelf() -> Iterator[Shelf]:
     """Everything above, on a server of its own."""
     server = Server("view", None)
     store = PostgresStore(server.url)
+    no_grace(store)
     plain = Bench(store, name="plain", lag_bound=2, max_attempts=1)
     plain.start()
     plain.publish()

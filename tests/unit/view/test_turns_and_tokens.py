@@ -26,7 +26,7 @@ from agentrl.types import (
 )
 from agentrl.view import tokens as module
 from agentrl.view.tokens import Sums, sums, tokenizer_of, tokens
-from agentrl.view.turns import exact_bytes, turns
+from agentrl.view.turns import exact_bytes, turns, versions_of
 
 
 def segment(index: int, n_obs: int, versions: Sequence[int], **changes: object) -> Segment:
@@ -94,7 +94,7 @@ def test_turns__calls_results_and_what_became_of_the_history() -> None:
         tool_results=(ToolResult("run", "out", True, 0.5, b"\xff"),),
     )  # fmt: skip
     last = segment(1, 2, [], context=1, action_text="")
-    found = turns(trajectory(first, last))
+    found = turns(trajectory(first, last), [])
     assert (found[0].versions, found[1].versions, found[1].n_act) == ("4-6", "", 0)
     assert found[0].reasoning is not None
     assert (found[0].reasoning.lines, found[0].answer.text) == (2, "go")
@@ -105,6 +105,38 @@ def test_turns__calls_results_and_what_became_of_the_history() -> None:
     assert (result.bytes, result.part, result.is_error) == (1, "result-0", True)
     assert found[0].note is None
     assert "history was rewritten" in (found[1].note or "")
+
+
+def test_turns__pages_are_slices_of_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    stored = trajectory(*(segment(i, 1, [1], context=i // 2) for i in range(5)))
+    whole = turns(stored, [])
+    assert [turn.note is None for turn in whole] == [True, True, False, True, False]
+    monkeypatch.setattr("agentrl.view.turns.PAGE", 2)
+    assert [turn for start in (0, 2, 4) for turn in turns(stored, [], start)] == whole
+    assert turns(stored, [], 9) == []
+
+
+def test_turns__sub_agents_stand_where_they_were_started() -> None:
+    stored = trajectory(segment(0, 1, [1]), segment(1, 1, [1]))
+    own = replace(stored, id=UUID(int=2), parent=stored.id, parent_segment=1)
+    nested = replace(stored, id=UUID(int=3), parent=own.id, parent_segment=0)
+    assert [[c.id for c in turn.children] for turn in turns(stored, [own, nested])] == [[], [own.id]]
+    assert [[c.id for c in turn.children] for turn in turns(own, [own, nested])] == [[nested.id], []]
+
+
+def test_versions_of__one_or_the_first_and_the_last() -> None:
+    assert versions_of([segment(0, 1, [4, 4]), segment(1, 1, [])]) == "4"
+    assert versions_of([segment(0, 1, [4, 5]), segment(1, 1, [7])]) == "4-7"
+    assert versions_of([segment(0, 1, [])]) == ""
+
+
+def test_tokens__that_are_no_text_are_ids(tmp_path: Path) -> None:
+    build_tokenizer(["say yes and no"], TokenizerPlan(vocab_size=300), tmp_path)
+    tokenizer = tokenizer_of(tmp_path)
+    assert tokenizer is not None
+    (half,) = [i for i in range(300) if tokenizer.id_to_token(i) == "Ã"]
+    ids = np.array([half, 10**6, -1], np.int32)
+    assert [t.text for t in tokens(trajectory(segment(0, 0, [], observation=ids)), None, tokenizer, 0)] == [None, None, None]
 
 
 def test_exact_bytes__raw_ones_where_there_are_any() -> None:
