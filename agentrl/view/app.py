@@ -30,7 +30,7 @@ from agentrl.store.contract import RunRow
 from agentrl.store.reader import Reader
 from agentrl.view import list_pages, query_pages, run_pages, trajectory_pages
 from agentrl.view.asking import Asked
-from agentrl.view.listing import CHOICES, FIELDS, SORTS
+from agentrl.view.listing import CHOICES, FIELDS
 from agentrl.view.page import NotFound, Page, whole_number
 from agentrl.view.shown import cell
 from agentrl.view.trajectory_json import plain
@@ -54,7 +54,7 @@ class View:
         self._templates.policies["json.dumps_kwargs"] = {"default": str}
         self._templates.filters["exact"] = lambda value: Markup(escape(value))
         self._templates.tests["id"] = lambda value: isinstance(value, UUID)
-        self._templates.globals |= {"choices": CHOICES, "fields": FIELDS, "sorts": SORTS, "urlencode": urlencode}
+        self._templates.globals |= {"choices": CHOICES, "fields": FIELDS}
 
     def app(self, hosts: list[str]) -> Starlette:
         """``hosts``: names under which it answers; a page elsewhere that points its own name here gets nothing."""
@@ -126,7 +126,7 @@ class View:
         given = [(name, value) for name, value in parse_qsl(query, keep_blank_values=True) if name != "format"]
         text = self._templates.get_template(page.template).render(
             **page.data, **page.extra, title=page.title, statements=statements,
-            json_url=f"{path}?{urlencode([*given, ('format', 'json')])}",
+            json_url=f"/{path.lstrip('/')}?{urlencode([*given, ('format', 'json')])}",
         )  # fmt: skip
         return HTMLResponse(text.encode("utf-8", "replace"), status, headers=_HEADERS)
 

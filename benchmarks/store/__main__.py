@@ -17,6 +17,7 @@ MEASUREMENTS = {
     "sizes": "stored bytes against two JSON layouts",
     "memory": "client memory for a 500,000-token trajectory",
     "many": "4,096 open episodes from 8 processes",
+    "pages": "pages of the viewer over 100,000 stored trajectories",
     "saturation": "where one Postgres saturates",
 }
 
