@@ -396,6 +396,8 @@ class StoredTrajectory:
 
     error: str | None = None
     """What failed, for an infrastructure outcome."""
+    ended: bool = True
+    """False: it runs, or its worker was lost. ``termination`` and ``outcome`` then say that it failed so far."""
 
     @property
     def n_tokens(self) -> int:

@@ -117,6 +117,7 @@ class Episode:
             lineage=self.lineage,
             segments=[s for _, s in self.segments],
             error=end.error if end else None,
+            ended=end is not None,
         )
 
 
@@ -131,6 +132,7 @@ def _stored_child(root: StoredTrajectory, child: SubAgent) -> StoredTrajectory:
         seat=child.seat,
         seed=child.seed,
         termination=child.termination,
+        ended=True,
         outcome=child.outcome or Outcome.INFRASTRUCTURE,
         reward=child.reward,
         lineage=lineage,

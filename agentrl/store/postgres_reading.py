@@ -112,4 +112,5 @@ def _read_trajectory(row: Sequence[Any], segments: Sequence[Segment]) -> StoredT
         parent_segment=parent_segment,
         inherits=parent is not None and outcome is None,
         error=row[19],
+        ended=termination is not None,
     )

@@ -28,10 +28,12 @@ def test_end_of_a_single_episode__place(world: World, end: EpisodeEnd, place: Pl
     bench = world.bench()
     (episode,) = bench.open(1)
     world.store.write_segment(episode, segment())
+    assert not world.store.trajectory(episode.trajectory).ended
     assert world.store.complete(episode, end) is place
     assert bench.place(place) == 1
     read = world.store.trajectory(episode.trajectory)
     assert (read.termination, read.outcome, read.reward) == (end.termination, end.outcome, end.reward)
+    assert read.ended
     bench.check()
 
 

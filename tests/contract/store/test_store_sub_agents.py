@@ -40,6 +40,8 @@ def test_sub_agents__are_given_back_with_their_episode(world: World) -> None:
     nested = child(episode, 1, parent=first.trajectory, parent_segment=1)
     own = child(episode, 2, graded=True, reward=Reward(0.25, False, "helper"), termination=Termination.TRUNCATED_TURNS)
     assert world.store.write_segment(episode, segment(0), [first, nested, own])
+    running = world.store.trajectory(episode.trajectory)
+    assert (running.ended, [s.ended for s in running.sub_agents]) == (False, [True] * 3)
     world.store.complete(episode, graded(1, value=1.0))
     read = world.store.trajectory(episode.trajectory)
     assert [s.id for s in read.sub_agents] == [first.trajectory, nested.trajectory, own.trajectory]
