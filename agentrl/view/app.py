@@ -65,7 +65,7 @@ class View:
                 Route("/runs/{run}/newer", self._newer),
                 Route("/trajectories/{id}/segments/{segment}/{part}", self._part),
             ],
-            exception_handlers={HTTPException: self._no_such_page},  # type: ignore[dict-item]
+            exception_handlers={HTTPException: self._no_such_page},
             middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=hosts)],
         )
 
@@ -111,7 +111,8 @@ class View:
         except AgentRLError as error:
             return self._problem(request, 500, "This can't be read", str(error))
 
-    def _no_such_page(self, request: Request, error: HTTPException) -> Response:
+    def _no_such_page(self, request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
         if error.status_code == 405:
             return self._problem(request, 405, "Nothing can be changed here", "These pages only read: they answer GET.")
         return self._problem(request, error.status_code, "Not here", f"There is no page {request.url.path}.")

@@ -21,8 +21,8 @@ class Asked:
         self.statements: list[str] = []
 
     def rows(self, statement: LiteralString, limit: int, **values: Any) -> list[dict[str, Any]]:
-        """Rows of a statement with ``{name}`` where a value goes, at most ``limit``."""
-        return self.text(filled(dedent(statement).strip(), **values), limit)
+        """Rows of a statement with ``{name}`` where a value goes, ``{limit}`` among them."""
+        return self.text(filled(dedent(statement).strip(), limit=limit, **values), limit)
 
     def mention(self, statement: LiteralString, **values: Any) -> None:
         """A statement that gives what the page shows in a form for people, where the page reads it in another one."""

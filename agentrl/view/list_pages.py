@@ -18,7 +18,7 @@ def trajectories(asked: Asked, row: RunRow, parameters: Mapping[str, str]) -> Pa
     listing = Listing.of(row.id, row.spec.name, parameters)
     if listing.until is None:
         newest = asked.rows(
-            "select trajectory from v_trajectories where run = {run} order by trajectory desc limit 1", 1, run=row.id
+            "select trajectory from v_trajectories where run = {run} order by trajectory desc limit {limit}", 1, run=row.id
         )
         listing = replace(listing, until=str(newest[0]["trajectory"])) if newest else listing
     rows = page_of(asked, listing)
@@ -26,7 +26,7 @@ def trajectories(asked: Asked, row: RunRow, parameters: Mapping[str, str]) -> Pa
     imported = asked.rows(
         """
         select r.name as run, sum(i.trajectories)::bigint as trajectories
-        from import i join run r on r.id = i.source where i.run = {run} group by r.name order by r.name limit 100
+        from import i join run r on r.id = i.source where i.run = {run} group by r.name order by r.name limit {limit}
         """,
         100,
         run=row.id,
@@ -47,14 +47,14 @@ def newer(asked: Asked, row: RunRow, parameters: Mapping[str, str]) -> int:
 def groups(asked: Asked, row: RunRow) -> Page:
     """The newest groups of a run."""
     rows = asked.rows(
-        "select * from v_groups where run = {run} order by created_at desc, grp limit 200", MOST_GROUPS, run=row.id
+        "select * from v_groups where run = {run} order by created_at desc, grp limit {limit}", MOST_GROUPS, run=row.id
     )
     return Page("groups.html.jinja", f"{row.spec.name}: groups", {"run": row.spec.name, "groups": rows})
 
 
 def group(asked: Asked, identity: str) -> Page:
     """A group's members side by side. `NotFound` without one."""
-    found = asked.rows("select * from v_groups where grp = {group}::uuid limit 1", 1, group=identity)
+    found = asked.rows("select * from v_groups where grp = {group}::uuid limit {limit}", 1, group=identity)
     if not found:
         raise NotFound(f"There is no group {identity} in this store.")
     members = asked.rows(
@@ -65,7 +65,7 @@ def group(asked: Asked, identity: str) -> Page:
                      cross join lateral unnest(f4(d.advantages)) x
                      where d.run = t.run and d.trajectory = t.trajectory and d.step = t.step) as mean_advantage
         from v_trajectories t where t.run = {run} and t.grp = {group}::uuid
-        order by t.seat, t.attempt limit 1000
+        order by t.seat, t.attempt limit {limit}
         """,
         1000,
         run=found[0]["run"],

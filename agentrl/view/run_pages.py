@@ -15,18 +15,18 @@ MOST_RUNS, MOST_STEPS, MOST_MEMBERS = 200, 2000, 1000
 
 def runs(asked: Asked) -> Page:
     """All runs, newest first."""
-    rows = asked.rows("select * from v_runs order by created_at desc limit 200", MOST_RUNS)
+    rows = asked.rows("select * from v_runs order by created_at desc limit {limit}", MOST_RUNS)
     return Page("runs.html.jinja", "Runs", {"runs": rows}, {"most": MOST_RUNS})
 
 
 def run(asked: Asked, row: RunRow) -> Page:
     """Where a run stands: its books, its scores, its steps as charts, what it waits for and what it dropped."""
-    (now,) = asked.rows("select * from v_runs where run = {run} limit 1", 1, run=row.id)
-    (books,) = asked.rows("select * from v_conservation where run = {run} limit 1", 1, run=row.id)
+    (now,) = asked.rows("select * from v_runs where run = {run} limit {limit}", 1, run=row.id)
+    (books,) = asked.rows("select * from v_conservation where run = {run} limit {limit}", 1, run=row.id)
     steps = asked.rows(
         """
         select s.step, s.n_trajectories, s.metrics, l.mean_lag, t.wait_share, t.since_last_s
-        from (select * from step where run = {run} and abandoned_by is null order by step desc limit 2000) s
+        from (select * from step where run = {run} and abandoned_by is null order by step desc limit {limit}) s
         left join v_staleness l on l.run = {run} and l.step = s.step
         left join v_step_timing t on t.run = {run} and t.step = s.step
         order by s.step
@@ -37,19 +37,21 @@ def run(asked: Asked, row: RunRow) -> Page:
     scores = asked.rows(
         """
         select step, version, split, n, graded, successes::float8 / nullif(graded, 0) as success, mean_reward, finished
-        from evaluation_score where run = {run} order by evaluation desc limit 100
+        from evaluation_score where run = {run} order by evaluation desc limit {limit}
         """,
         100,
         run=row.id,
     )
     dropped = asked.rows(
-        "select * from v_dropped_by_reason where run = {run} order by trajectories desc limit 50", 50, run=row.id
+        "select * from v_dropped_by_reason where run = {run} order by trajectories desc limit {limit}", 50, run=row.id
     )
-    endings = asked.rows("select * from v_stop_reasons where run = {run} order by trajectories desc limit 50", 50, run=row.id)
+    endings = asked.rows(
+        "select * from v_stop_reasons where run = {run} order by trajectories desc limit {limit}", 50, run=row.id
+    )
     waiting = asked.rows(
         """
         select place, why, count(*) as trajectories, max(waiting_s) as longest_s, bool_or(lapsed) as lapsed
-        from v_stuck where run = {run} group by place, why order by longest_s desc limit 20
+        from v_stuck where run = {run} group by place, why order by longest_s desc limit {limit}
         """,
         20,
         run=row.id,
@@ -98,7 +100,10 @@ def _ratio(number: Any, of: int) -> float | None:
 def step(asked: Asked, row: RunRow, number: int) -> Page:
     """What a step of the live history trained on, and its numbers. `NotFound` without such a step."""
     found = asked.rows(
-        "select * from step where run = {run} and step = {step} and abandoned_by is null limit 1", 1, run=row.id, step=number
+        "select * from step where run = {run} and step = {step} and abandoned_by is null limit {limit}",
+        1,
+        run=row.id,
+        step=number,
     )
     if not found:
         raise NotFound(f"Run {row.spec.name} has no step {number} on its live history; it stands at step {row.step}.")
@@ -108,7 +113,7 @@ def step(asked: Asked, row: RunRow, number: int) -> Page:
         from consumed c
         left join v_trajectories t on t.run = coalesce(c.source, c.run) and t.trajectory = c.trajectory
         where c.run = {run} and c.step = {step} and c.abandoned_by is null
-        order by t.grp, c.trajectory limit 1000
+        order by t.grp, c.trajectory limit {limit}
         """,
         MOST_MEMBERS,
         run=row.id,

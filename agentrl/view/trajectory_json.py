@@ -18,8 +18,11 @@ _ARRAYS = ("observation", "action", "logprobs", "versions", "loss_mask", "unit_s
 def trajectory_record(stored: StoredTrajectory, events: Sequence[Mapping[str, Any]], *, tokens: bool) -> dict[str, Any]:
     """What `json.dumps` takes. Bytes are written as Postgres shows them, numbers that are none by their names."""
     inner = ("segments", "sub_agents")
+    named = {field.name: plain(getattr(stored, field.name)) for field in fields(StoredTrajectory) if field.name not in inner}
+    if not stored.ended:
+        named |= {"termination": None, "outcome": None}
     return {
-        **{field.name: plain(getattr(stored, field.name)) for field in fields(StoredTrajectory) if field.name not in inner},
+        **named,
         "segments": [_segment(segment, tokens) for segment in stored.segments],
         "sub_agents": [trajectory_record(child, [], tokens=tokens) for child in stored.sub_agents],
         "events": plain(list(events)),

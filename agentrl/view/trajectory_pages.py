@@ -22,11 +22,11 @@ from agentrl.view.trajectory_json import trajectory_record
 from agentrl.view.turns import PAGE as TURNS
 from agentrl.view.turns import exact_bytes, turns, versions_of
 
-_TURNS = "select * from segment_debug where trajectory = {id}::uuid order by seg"
+_TURNS = "select * from segment_debug where trajectory = {id}::uuid order by seg limit 10000"
 _NUMBERS = """
   select d.run, d.branch, d.step, f4(d.logprobs) as logprobs, f4(d."values") as "values", f4(d.advantages) as advantages,
          f4(d.returns) as returns
-  from trained d where d.trajectory = {id}::uuid order by d.run, d.branch
+  from trained d where d.trajectory = {id}::uuid order by d.run, d.branch limit 100
 """
 _NEIGHBOURS = """
   select (select id from agentrl.trajectory where run = t.run and id < t.id and root is null order by id desc limit 1),
@@ -39,20 +39,17 @@ def trajectory(asked: Asked, text: str, start: int) -> Page:
     """Turn by turn from segment ``start`` on, with its verdicts, its moves and its neighbours in the run."""
     found = find(asked, text)
     stored, identity = found.stored, str(found.stored.id)
-    verdicts = asked.rows("select * from reward where trajectory = {id}::uuid order by id desc limit 50", 50, id=identity)
+    verdicts = asked.rows("select * from reward where trajectory = {id}::uuid order by id desc limit {limit}", 50, id=identity)
     moves = asked.rows(
         """
         select e.at, r.name as run, e.from_place, e.to_place, e.why, e.actor, e.fence
-        from event e join run r on r.id = e.run where e.trajectory = {id}::uuid order by e.id limit 500
+        from event e join run r on r.id = e.run where e.trajectory = {id}::uuid order by e.id limit {limit}
         """,
         500,
         id=identity,
     )
     asked.mention(_TURNS, id=identity)
-    data = {
-        "trajectory": trajectory_record(stored, moves, tokens=False) | {"termination": found.termination},
-        "line": found.line, "verdicts": verdicts,
-    }  # fmt: skip
+    data = {"trajectory": trajectory_record(stored, moves, tokens=False), "line": found.line, "verdicts": verdicts}
     own = [move for move in moves if move["run"] == found.line["run_name"]]
     extra = {
         "found": found, "stored": stored, "turns": turns(stored, found.members, start), "start": start, "page_size": TURNS,
@@ -67,7 +64,8 @@ def token_page(asked: Asked, text: str, start: int) -> Page:
     found = find(asked, text)
     stored = found.stored
     training = last_training(asked.reader, stored.id)
-    shown = tokens(stored, training, _tokenizer(asked.reader, found.line["run_name"]), start)
+    tokenizer = _tokenizer(asked.reader, found.line["run_name"])
+    shown = tokens(stored, training, tokenizer, start)
     asked.mention(_TURNS, id=str(stored.id))
     asked.mention(_NUMBERS, id=str(stored.id))
     data = {
@@ -75,8 +73,7 @@ def token_page(asked: Asked, text: str, start: int) -> Page:
         "trained_by": None if training is None else {"run": training.run, "step": training.step},
     }  # fmt: skip
     extra = {
-        "stored": stored, "line": found.line, "page_size": PAGE, "start": start,
-        "has_text": any(token.text is not None for token in shown),
+        "stored": stored, "line": found.line, "page_size": PAGE, "start": start, "has_text": tokenizer is not None,
     }  # fmt: skip
     return Page("tokens.html.jinja", f"tokens of {stored.id}", data, extra)
 
@@ -86,7 +83,7 @@ def comparison(asked: Asked, first: str, second: str) -> Page:
     both = [find(asked, text) for text in (first, second)]
     sides = [turns(found.stored, found.members) for found in both]
     pairs = list(zip_longest(*sides))
-    records = [trajectory_record(f.stored, [], tokens=False) | {"termination": f.termination} for f in both]
+    records = [trajectory_record(found.stored, [], tokens=False) for found in both]
     data = {"trajectories": records, "lines": [found.line for found in both]}
     return Page("comparison.html.jinja", "two trajectories", data, {"both": both, "pairs": pairs})
 
@@ -112,12 +109,6 @@ class Found:
     members: Sequence[StoredTrajectory]
 
     @property
-    def termination(self) -> str | None:
-        """None as long as it runs, and when its worker was lost."""
-        ended: str | None = self.line["termination"] if self.stored.parent is None else self.stored.termination.value
-        return ended
-
-    @property
     def versions(self) -> str:
         return versions_of(self.stored.segments)
 
@@ -132,7 +123,7 @@ def find(asked: Asked, text: str) -> Found:
     lines = asked.rows(
         """
         select v.* from trajectory t join v_trajectories v on v.run = t.run and v.trajectory = coalesce(t.root, t.id)
-        where t.id = {id}::uuid limit 1
+        where t.id = {id}::uuid limit {limit}
         """,
         1,
         id=str(identity),

@@ -10,6 +10,9 @@ from agentrl.tokens.reasoning import answer_start, opens
 from agentrl.types import Segment, StoredTrajectory, ToolCall
 from agentrl.view.shown import Shown, shown
 
+PAGE = 100
+"""Turns of one page."""
+
 
 @dataclass(frozen=True, slots=True)
 class Call:
@@ -51,10 +54,6 @@ class Turn:
     children: Sequence[StoredTrajectory]
 
 
-PAGE = 100
-"""Turns of one page."""
-
-
 def turns(stored: StoredTrajectory, members: Sequence[StoredTrajectory], start: int = 0) -> list[Turn]:
     """`PAGE` segments from ``start`` on; one without action tokens is the final observation.
 
@@ -62,7 +61,7 @@ def turns(stored: StoredTrajectory, members: Sequence[StoredTrajectory], start: 
     """
     before, found = stored.segments[start - 1].context if 0 < start <= len(stored.segments) else 0, []
     for segment in stored.segments[start : start + PAGE]:
-        note = None if segment.context == before else f"context {segment.context}: {_rewriting(segment)}"
+        note = None if segment.context == before else f"context {segment.context}: {rewriting(segment)}"
         before = segment.context
         children = [c for c in members if (c.parent, c.parent_segment) == (stored.id, segment.index)]
         found.append(_turn(segment, note, children))
@@ -100,7 +99,8 @@ def exact_bytes(segment: Segment, part: str) -> bytes:
     return text.encode("utf-8", "surrogatepass") if raw is None else raw
 
 
-def _rewriting(segment: Segment) -> str:
+def rewriting(segment: Segment) -> str:
+    """What became of the history before a segment that begins a new context."""
     if segment.compacted is None:
         return "the history was rewritten, what follows begins with a whole prompt"
     return f"the environment put {len(segment.compacted)} messages in the place of the history"

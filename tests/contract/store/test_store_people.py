@@ -147,7 +147,7 @@ def test_v_trajectories__of_one_that_runs_has_what_is_stored_so_far(postgres: Po
         3,
         0,
     )
-    assert line["duration_s"] > 0  # type: ignore[operator]
+    assert line["duration_s"] > 0
     assert line["ended_at"] is None
 
 

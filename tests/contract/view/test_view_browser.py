@@ -183,7 +183,7 @@ def test_page_that_gets_no_answer__says_since_when(browser: Browser, address: st
 def test_colours__follow_the_system(browser: Browser, address: str) -> None:
     seen = set()
     for scheme in ("light", "dark"):
-        context = browser.new_context(base_url=address, color_scheme=scheme)  # type: ignore[arg-type]
+        context = browser.new_context(base_url=address, color_scheme=scheme)
         tab = context.new_page()
         tab.goto("/")
         seen.add(tab.evaluate("getComputedStyle(document.body).backgroundColor"))

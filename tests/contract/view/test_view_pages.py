@@ -203,6 +203,32 @@ def test_tokens__each_with_its_numbers_and_sums(shelf: Shelf) -> None:
     assert shelf.data(f"/trajectories/{first['trajectory']}/tokens?from=-1", 400)
 
 
+def test_bounded__every_statement_of_every_page_runs_and_has_a_limit(shelf: Shelf) -> None:
+    odd, (group, *_) = shelf.odd.trajectory, shelf.data("/runs/grouped/groups")["groups"]
+    seen = 0
+    for path in (
+        "/", "/runs/plain", "/runs/plain/trajectories", "/runs/plain/trajectories?said=x&sort=lag&page=2", "/runs/plain/groups",
+        "/runs/plain/steps/1", f"/groups/{group['grp']}", f"/trajectories/{odd}", f"/trajectories/{odd}/tokens",
+        f"/compare/{odd}/{shelf.running.trajectory}",
+    ):  # fmt: skip
+        for statement in statements_of(shelf.page(path)):
+            assert "limit" in statement.lower(), statement
+            assert shelf.reader.ask(statement).result.columns
+            seen += 1
+    assert seen > 20
+
+
+def statements_of(page: str) -> list[str]:
+    return [html.unescape(s) for s in re.findall(r"<pre>(.*?)</pre>", page.split('class="sql"')[1], re.S)]
+
+
+def test_query__sql_shown_gives_the_rows_shown(shelf: Shelf) -> None:
+    for path in ("/queries/trajectories?run=plain&limit=2", "/queries/timeline?trajectory=" + str(shelf.odd.trajectory)):
+        (statement,) = statements_of(shelf.page(path))
+        assert len(shelf.reader.ask(statement).result.rows) == len(shelf.data(path)["rows"])
+    assert "limit=0" in shelf.data("/queries/trajectories?limit=0", 400)["error"]
+
+
 def test_counts__say_when_they_are_of_the_newest_only(shelf: Shelf, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = shelf.data("/runs/plain/trajectories")
     assert whole["counted_all"] is True
@@ -332,10 +358,7 @@ def test_queries__every_saved_query_has_a_page(shelf: Shelf) -> None:
 
 def test_sql_of_a_page__gives_its_rows(shelf: Shelf) -> None:
     path = "/runs/plain/trajectories?place=dropped&sort=reward&task=t"
-    statements = [html.unescape(s) for s in re.findall(r"<pre>(.*?)</pre>", shelf.page(path).split('class="sql"')[1], re.S)]
+    statements = statements_of(shelf.page(path))
     (listed,) = [s for s in statements if "order by reward" in s]
     rows = shelf.reader.ask(listed).result.records()
     assert [str(row["trajectory"]) for row in rows] == [row["trajectory"] for row in shelf.data(path)["trajectories"]]
-    for statement in statements:
-        assert "limit" in statement.lower(), statement
-        assert len(shelf.reader.ask(statement).result.rows) <= 50, statement

@@ -85,6 +85,13 @@ def test_failure__is_said_with_its_reason() -> None:
     assert "failed:" not in shown(turn(0, "a"))
 
 
+def test_running__is_not_said_to_have_failed() -> None:
+    running = replace(record_of(turn(0, "a")), termination=Termination.FAILED, outcome=Outcome.INFRASTRUCTURE, ended=False)
+    assert "no end is written, 1 turns" in "\n".join(trajectory_lines(running, [], tokens=False))
+    found = trajectory_record(running, [], tokens=False)
+    assert (found["ended"], found["termination"], found["outcome"]) == (False, None, None)
+
+
 def test_new_context__is_said() -> None:
     assert "context 1: the history was rewritten" in shown(turn(0, "a"), turn(1, "b", context=1))
 
