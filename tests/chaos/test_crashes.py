@@ -61,12 +61,9 @@ def test_kill_9__the_run_finishes_and_conserves(role: str, learned: str, command
 
 
 def test_partial_episodes__are_continued_by_the_next_worker(learned: str, command_line: CommandLine) -> None:
-    running = start(command_line, "partial", "rollout.resume_partial=true", "trainer.steps=4")
-    running.wait_for(r" +2/4")
-    (victim,) = [
-        p for p in command_line.processes("partial") if "agentrl.cli.main rollout --worker 0 " in " ".join(p.cmdline())
-    ]
-    victim.send_signal(signal.SIGTERM)
+    running = start(command_line, "partial", "rollout.resume_partial=true", "trainer.steps=4", "rollout.lease_s=60")
+    running.wait_for(r" +1/4")
+    _eventually(lambda: _stopped_in_mid_episode(command_line, "partial"))
     assert running.wait() == 0, running.output + command_line.errors()
     assert conservation(command_line, "partial")["holds"] is True
     continued = (
@@ -77,6 +74,23 @@ def test_partial_episodes__are_continued_by_the_next_worker(learned: str, comman
     assert json.loads(command_line.run("db", "sql", continued, "--json"))["count"] > 0
     output = command_line.run("replay", "check", "partial")
     assert "re-scored" in output
+
+
+def _stopped_in_mid_episode(command_line: CommandLine, name: str) -> bool:
+    """Ends the worker politely while it holds several episodes in their middle; held still meanwhile, so that none ends."""
+    (worker,) = [p for p in command_line.processes(name) if "agentrl.cli.main rollout --worker 0 " in " ".join(p.cmdline())]
+    worker.suspend()
+    try:
+        held = (
+            "select count(*) from agentrl.live l join agentrl.run r on r.id = l.run"
+            f" where r.name = '{name}' and l.purpose = 'train' and l.next_seg between 1 and 3"
+        )
+        enough = json.loads(command_line.run("db", "sql", held, "--json"))["count"] >= 4
+        if enough:
+            worker.send_signal(signal.SIGTERM)
+    finally:
+        worker.resume()
+    return enough
 
 
 def test_interrupt__leaves_nothing_and_resumes(learned: str, command_line: CommandLine) -> None:
