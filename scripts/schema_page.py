@@ -27,6 +27,7 @@ _TITLES = {
     "functions/60_views.sql": "Views over all places",
     "functions/61_people.sql": "Views for debugging",
     "functions/62_weights.sql": "Views of weights",
+    "functions/63_alerts.sql": "Alerts",
 }
 _INTRODUCTION = """# Schema
 

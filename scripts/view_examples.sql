@@ -110,3 +110,9 @@ select engine, version, behind, behind_s, seconds, attempt, failed, last_error f
 where run = agentrl.find_run_v1('latest')
 order by behind desc
 limit 3;
+
+-- v_alerts: Which runs are likely to be a waste of time just now?
+select run_name, alert, severity, first_step, steps, value, bound, what from agentrl.v_alerts
+where active
+order by severity, run_name, alert
+limit 3;

@@ -25,6 +25,7 @@ from agentrl.config.stored import from_row, to_row
 from agentrl.environment.base import checked_tasks
 from agentrl.environment.registry import load
 from agentrl.errors import AgentRLError, NotReadyError, UsageError
+from agentrl.launch.alerts import Alerts
 from agentrl.launch.drops import Drops
 from agentrl.launch.engine_servers import engine_servers
 from agentrl.launch.plan import Plan
@@ -178,12 +179,13 @@ def _bear_outage(line: str) -> None:
 
 
 def _supervise(run: RunRow, processes: RunProcesses, store: TrajectoryStore, stop: _Stop) -> str:
-    told, drops = time.monotonic(), Drops(run.spec.name)
+    told, drops, alerts = time.monotonic(), Drops(run.spec.name), Alerts(run.spec.name)
     while not stop.count:
         row = store.find_run(run.spec.name)
         assert row is not None, f"the row of run {run.spec.name} was deleted"
         trained = processes.watch(row.step)
         drops.look(store)
+        alerts.look(store)
         if trained:
             scoring = store.pending_evaluation(run.id)
             if scoring is None:

@@ -1,10 +1,11 @@
-"""What a run prints at its end: score before and after, lags, drops, the conservation check and the next commands."""
+"""What a run prints at its end: score before and after, lags, drops, alerts, the conservation check and the next commands."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from agentrl.config.stored import from_row
+from agentrl.launch import alerts
 from agentrl.launch.drops import dropped, said
 from agentrl.launch.freshness import refresh_proposal
 from agentrl.monitor.terminal import say
@@ -29,6 +30,8 @@ def print_summary(store: TrajectoryStore, run: RunRow, folder: Path, status: str
         say(f"  dropped  {said(drops)}")
     if refresh := refresh_proposal(from_row(run.spec.config)[0], store, name):
         say(f"  weights  {refresh}")
+    for alert in alerts.fired(store, name):
+        say(f"  {alerts.said(alert)}")
     _print_errors(store, name)
     check = store.conservation(run.id)
     places = ", ".join(f"{place.value} {count}" for place, count in check.places.items() if count)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from agentrl.monitor.terminal import say
@@ -39,18 +38,6 @@ COLUMNS = (
 seconds since the last line, ``sync`` the share of them that went into publishing weights."""
 
 
-SMELLS: tuple[tuple[str, Callable[[float], bool], str], ...] = (
-    ("truncated_share", lambda x: x > 0.2, "more than 20 % of the trajectories were cut off: agentrl db query stop_reasons"),
-    ("kept_fraction", lambda x: x < 0.95, "more than 5 % of the action tokens are outside the ratio bounds and don't train"),
-    (
-        "uniform_groups",
-        lambda x: x >= 1,
-        "no group had two different rewards: agentrl db query zero_variance",
-    ),
-)
-"""Metric of a step, when it needs a look, and what is then said."""
-
-
 class Console:
     """Prints to stdout, which the launcher shares with its children."""
 
@@ -59,8 +46,6 @@ class Console:
         self._scores: list[EvaluationResult] = []
         self._last_line = time.monotonic()
         self._header_due = True
-        self._steps_here = 0
-        self._smelled: Counter[str] = Counter()
 
     def say(self, text: str) -> None:
         self._last_line = time.monotonic()
@@ -89,18 +74,6 @@ class Console:
         cells = self._cells(step, metrics, queue)
         say("  " + "  ".join(f"{cell:>{width}}" for cell, (_, width) in zip(cells, COLUMNS, strict=True)))
         self._last_line = time.monotonic()
-        self._note(metrics)
-
-    def _note(self, metrics: Mapping[str, Any]) -> None:
-        """What needs a look is said at the first, the tenth, the hundredth step that has it."""
-        self._steps_here += 1
-        for metric, smells, says in SMELLS:
-            if metric not in metrics or not smells(metrics[metric]):
-                continue
-            self._smelled[metric] += 1
-            count = self._smelled[metric]
-            if count == 10 ** (len(str(count)) - 1):
-                self.say(f"note: {says} (in {count} of {self._steps_here} steps since the start)")
 
     def _cells(self, step: int, metrics: Mapping[str, Any], queue: int) -> list[str]:
         waits = metrics["wait_s"] / metrics["wall_s"] if metrics["wall_s"] else 0.0

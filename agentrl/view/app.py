@@ -28,7 +28,7 @@ from starlette.staticfiles import StaticFiles
 from agentrl.errors import AgentRLError, NotReadyError, UnknownOutcome, UsageError
 from agentrl.store.contract import RunRow
 from agentrl.store.reader import Reader
-from agentrl.view import list_pages, query_pages, run_pages, trajectory_pages
+from agentrl.view import list_pages, prometheus, query_pages, run_pages, trajectory_pages
 from agentrl.view.asking import Asked
 from agentrl.view.listing import CHOICES, FIELDS
 from agentrl.view.page import NotFound, Page, whole_number
@@ -62,6 +62,7 @@ class View:
             routes=[
                 Mount("/static", StaticFiles(packages=[("agentrl.view", "static")])),
                 *(Route(path, self._endpoint(show)) for path, show in _PAGES.items()),
+                Route("/metrics", self._metrics),
                 Route("/runs/{run}/newer", self._newer),
                 Route("/trajectories/{id}/segments/{segment}/{part}", self._part),
             ],
@@ -86,6 +87,13 @@ class View:
         def answer() -> Response:
             asked = Asked(self._reader)
             return _json({"newer": list_pages.newer(asked, _run(asked, request), _parameters(request))})
+
+        return self._guarded(request, answer)
+
+    def _metrics(self, request: Request) -> Response:
+        def answer() -> Response:
+            headers = {**_HEADERS, "Content-Type": prometheus.MEDIA_TYPE}
+            return Response(prometheus.exposition(Asked(self._reader)), headers=headers)
 
         return self._guarded(request, answer)
 

@@ -20,7 +20,7 @@ def runs(asked: Asked) -> Page:
 
 
 def run(asked: Asked, row: RunRow) -> Page:
-    """Where a run stands: its books, its scores, its steps as charts, what it waits for and what it dropped."""
+    """Where a run stands: its books, its alerts and scores, its steps as charts, what it waits for and what it dropped."""
     (now,) = asked.rows("select * from v_runs where run = {run} limit {limit}", 1, run=row.id)
     (books,) = asked.rows("select * from v_conservation where run = {run} limit {limit}", 1, run=row.id)
     steps = asked.rows(
@@ -33,6 +33,15 @@ def run(asked: Asked, row: RunRow) -> Page:
         """,
         MOST_STEPS,
         run=row.id,
+    )
+    alerts = asked.rows(
+        """
+        select alert, severity, active, first_step, last_step, steps, value, bound, what
+        from alerts_since({run}, {after}) order by active desc, severity, last_step desc, alert limit {limit}
+        """,
+        50,
+        run=row.id,
+        after=row.step - MOST_STEPS // 2,
     )
     scores = asked.rows(
         """
@@ -57,8 +66,8 @@ def run(asked: Asked, row: RunRow) -> Page:
         run=row.id,
     )
     data = {
-        "run": now, "conservation": books, "evaluations": scores, "dropped": dropped, "endings": endings, "waiting": waiting,
-        "steps": steps,
+        "run": now, "conservation": books, "alerts": alerts, "evaluations": scores, "dropped": dropped, "endings": endings,
+        "waiting": waiting, "steps": steps,
     }  # fmt: skip
     return Page("run.html.jinja", row.spec.name, data, {"charts": _charts(steps), "live": row.status == "running"})
 

@@ -20,7 +20,7 @@ VIEWS = (
     "v_stuck", "v_dropped_by_reason", "v_staleness", "v_reward_by_task", "v_groups",
     "v_zero_variance",
     "v_tool_errors", "v_stop_reasons", "v_token_mismatch", "v_step_timing", "v_workers", "v_grader_disagreement",
-    "v_versions", "v_engines",
+    "v_versions", "v_engines", "v_alerts",
 )  # fmt: skip
 
 

@@ -35,6 +35,14 @@ def test_run__books_charts_and_what_waits(shelf: Shelf) -> None:
     assert shelf.data("/runs/latest")["run"]["run_name"] == newest
 
 
+def test_run__alerts_say_what_needs_a_look(shelf: Shelf) -> None:
+    (alert,) = shelf.data("/runs/plain")["alerts"]
+    assert (alert["alert"], alert["severity"], alert["active"], alert["steps"]) == ("failed", "warning", True, 3)
+    assert "More than 5 % of what ended failed" in shelf.page("/runs/plain")
+    assert shelf.data("/runs/grouped")["alerts"] == []
+    assert "Alerts" not in shelf.page("/runs/grouped")
+
+
 def test_list__has_what_a_trajectory_is_known_by(shelf: Shelf) -> None:
     data = shelf.data("/runs/plain/trajectories")
     by_id = {row["trajectory"]: row for row in data["trajectories"]}

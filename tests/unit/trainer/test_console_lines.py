@@ -32,22 +32,3 @@ def test_step_line__fits_and_stands_under_its_titles(capsys: pytest.CaptureFixtu
 def test_number_that_does_not_exist__is_a_dash_and_infinity_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     _, line = lines(capsys, {k: v for k, v in METRICS.items() if k != "policy_grad_norm"} | {"kl_k3": math.inf})
     assert line.split()[-6:-4] == ["inf", "-"]
-
-
-def test_what_needs_a_look__is_said_at_the_first_and_the_tenth_time(capsys: pytest.CaptureFixture[str]) -> None:
-    console = Console(1000)
-
-    def noted(**changes: float) -> list[str]:
-        console.step(1, METRICS | changes, 0, [])
-        return [line.strip() for line in capsys.readouterr().out.splitlines() if "note:" in line]
-
-    assert noted() == []
-    (said,) = noted(truncated_share=0.21)
-    assert said.startswith("note: more than 20 % of the trajectories were cut off")
-    assert said.endswith("(in 1 of 2 steps since the start)")
-    assert [noted(truncated_share=1.0) for _ in range(8)] == [[]] * 8
-    (said,) = noted(truncated_share=0.5)
-    assert said.endswith("(in 10 of 11 steps since the start)")
-    kept, groups = noted(kept_fraction=0.9, uniform_groups=1.0)
-    assert kept.startswith("note: more than 5 % of the action tokens")
-    assert groups.startswith("note: no group had two different rewards")

@@ -47,6 +47,11 @@ create or replace function agentrl.number(doc jsonb, name text) returns double p
   select case when jsonb_typeof(doc -> name) = 'number' then (doc ->> name)::double precision end
 $$;
 
+-- A JSON value as a number; NULL when it is none.
+create or replace function agentrl.as_number(value jsonb) returns double precision language sql immutable parallel safe as $$
+  select case when jsonb_typeof(value) = 'number' then value::double precision end
+$$;
+
 -- Segments with decoded arrays and shortened texts, for reading by people.
 create or replace view agentrl.segment_debug (
   run,            -- The run that created it.

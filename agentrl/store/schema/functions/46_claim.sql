@@ -93,6 +93,7 @@ declare
   items uuid[] := '{}';
   claimed bigint := 0;
   counts record;
+  examined bigint;
   admissible bigint;
   waiting text;
   doc jsonb := '[]';
@@ -140,11 +141,14 @@ begin
     into doc, claimed from i;
   end if;
   select * into counts from agentrl.work_v1(run_);
+  examined := counts.ready;
   admissible := counts.ready;
   if r.lag_bound is not null or environments_ is not null then
-    select coalesce(sum(n_traj), 0) into admissible from agentrl.candidates_v1(r, h.updates, environments_) where in_range and wanted;
+    -- Both by one statement: what becomes ready between two would be found in range without having been looked at.
+    select coalesce(sum(n_traj), 0), coalesce(sum(n_traj) filter (where in_range and wanted), 0) into examined, admissible
+    from agentrl.candidates_v1(r, h.updates, environments_);
   end if;
-  return jsonb_build_object('examined', counts.ready + claimed, 'admissible', admissible + claimed, 'waiting', waiting,
+  return jsonb_build_object('examined', examined + claimed, 'admissible', admissible + claimed, 'waiting', waiting,
                             'items', doc, 'counts', to_jsonb(counts));
 end $$;
 
