@@ -318,6 +318,8 @@ class EpisodeEnd:
     """Provider and image digest, where only the task decides them; replaces the lineage's. None: that one stays."""
     verdicts: Mapping[UUID, Reward] = field(default_factory=dict)
     """By trajectory: what the episode's reward code gave sub-agents that have no verdict yet. Only with a ``reward``."""
+    evidence: bytes | None = None
+    """What a reward worker needs to grade it, see `agentrl.environment.evidence`. Only GRADED without a ``reward``."""
 
 
 @dataclass(frozen=True, slots=True)

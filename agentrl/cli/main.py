@@ -48,6 +48,7 @@ app.add_typer(config_command.app, name="config")
 app.add_typer(sandbox_command.app, name="sandbox")
 app.command("trainer", hidden=True)(workers.trainer)
 app.command("rollout", hidden=True)(workers.rollout)
+app.command("reward", hidden=True)(workers.reward)
 
 
 def _version(value: bool) -> None:

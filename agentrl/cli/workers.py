@@ -1,5 +1,5 @@
-"""The processes of a run: ``agentrl trainer`` and ``agentrl rollout``. `agentrl train` starts them; they run anywhere that
-reaches the database and the run's folder."""
+"""The processes of a run: ``agentrl trainer``, ``agentrl rollout``, ``agentrl reward``. `agentrl train` starts them; they run
+anywhere that reaches the database and the run's folder."""
 
 from __future__ import annotations
 
@@ -58,6 +58,19 @@ def rollout(
 
     with store_session() as session:
         sys.exit(run_rollout(session.store, require_run(session.store, run), worker=worker, evaluate=evaluate))
+
+
+def reward(
+    run: str = typer.Option(..., "--run", help="Run name."),
+    worker: str = typer.Option("0", "--worker", help="Name of this worker on this host."),
+) -> None:
+    """Grade the episodes of one run until told to stop."""
+    follow_parent()
+    from agentrl.cli.session import require_run, store_session
+    from agentrl.reward.main import run_reward
+
+    with store_session() as session:
+        sys.exit(run_reward(session.store, require_run(session.store, run), worker=worker))
 
 
 def follow_parent() -> None:

@@ -114,6 +114,27 @@ class RolloutSettings(Section):
     """Continue an episode that lost its worker from its last stored turn: its calls are done again in a clean sandbox."""
 
 
+class RewardSettings(Section):
+    """The workers that grade."""
+
+    workers: int = Field(0, ge=0, le=MOST)
+    """0: whoever ran an episode grades it when it ends. More: so many processes grade, and rollout workers go on meanwhile."""
+    concurrency: int = Field(64, ge=1, le=MOST)
+    """Episodes that one reward worker grades at once."""
+    lease_s: float = Field(60.0, gt=0, le=86_400)
+    """Time for which a reward worker holds an episode without a sign of life."""
+    retry_s: float = Field(2.0, ge=0, le=3600)
+    """Pause after an episode's first failed grading; it doubles with each further one."""
+
+    @model_validator(mode="after")
+    def _all_read(self) -> Self:
+        fields = type(self).model_fields
+        unread = [name for name in fields if name != "workers" and getattr(self, name) != fields[name].default]
+        if unread and not self.workers:
+            raise ValueError(f"reward.{unread[0]} is not read without reward workers: set reward.workers too, or neither")
+        return self
+
+
 class StalenessSettings(Section):
     """How old a trained token may be."""
 
@@ -242,6 +263,7 @@ class RunConfig(Section):
     sandbox: SandboxSettings = SandboxSettings()
     engine: EngineSettings = EngineSettings()
     rollout: RolloutSettings = RolloutSettings()
+    reward: RewardSettings = RewardSettings()
     staleness: StalenessSettings = StalenessSettings()
     algorithm: AlgorithmConfig = AlgorithmConfig()
     trainer: TrainerSettings = TrainerSettings()

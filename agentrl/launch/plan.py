@@ -78,6 +78,11 @@ def make_plan(resolved: Resolved, name: str | None, store: TrajectoryStore, stor
             f"rollout.resume_partial does an episode's calls again, but environment {environment.name} has tools whose calls "
             "may not be repeated: leave it out, or declare them with @tool(side_effects=False) where that is true."
         )
+    if config.reward.workers and environment.sub_agents:
+        raise UsageError(
+            f"Environment {environment.name} starts sub-agents, whose verdicts are given where the episode ran: leave out "
+            f"reward.workers={config.reward.workers}."
+        )
     check_room(environment, config.sandbox.pool_size)
     reason = _sandbox(config, environment)
     engine_servers(config, folder)
@@ -99,6 +104,10 @@ def make_plan(resolved: Resolved, name: str | None, store: TrajectoryStore, stor
     }
     if refresh := refresh_line(config, store):
         lines["refresh"] = refresh
+    if n := config.reward.workers:
+        lines["grading"] = (
+            f"{n} reward worker{'s' * (n > 1)}, {config.reward.concurrency} episodes at once each; rollout goes on meanwhile"
+        )
     if not config.rollout.workers:
         lines["rollout"] = "no worker here (rollout.workers=0): outside agents act through a gateway"
     return Plan(name, folder, resolved, lines)

@@ -2,8 +2,8 @@
 
 Invariants
 - no_orphans: every child dies with the launcher, even one killed by SIGKILL.
-- restart: a rollout or evaluation worker that dies is started again; a trainer that crashes is started again and resumes.
-  After `MAX_RESTARTS` deaths without a committed step in between the run fails with the child's log named.
+- restart: a rollout, evaluation or reward worker that dies is started again; a trainer that crashes is started again and
+  resumes. After `MAX_RESTARTS` deaths without a committed step in between the run fails with the child's log named.
 - fenced_stays_out: a trainer refused by its fence is never restarted (two of them would fence each other for ever).
 - servers_last: a server ends after those that use it, and at once, since it holds nothing that must be saved.
 - two_signals: the first stop asks (SIGTERM) and waits, the second kills (SIGKILL).
@@ -56,7 +56,7 @@ class Child:
     @property
     def evaluates(self) -> bool:
         """Also needed when the training is over and its last evaluation is not."""
-        return self.role.endswith("evaluation")
+        return self.role.endswith("evaluation") or self.role.startswith("reward-")
 
     @property
     def code(self) -> int | None:
@@ -66,7 +66,7 @@ class Child:
 
 @dataclass
 class RunProcesses:
-    """Starts, watches and stops the trainer, the rollout workers and the evaluation worker of one run.
+    """Starts, watches and stops the trainer, the rollout, evaluation and reward workers of one run.
 
     ``servers``: further processes that these need, started first.
     """
@@ -74,16 +74,18 @@ class RunProcesses:
     run: str
     folder: Path
     workers: int
+    reward_workers: int = 0
     servers: Sequence[Child] = ()
     children: list[Child] = field(default_factory=list)
     _last_step: int = -1
 
     def start(self, *, trains: bool = True) -> None:
-        """``trains`` False: only the evaluation worker, for what a finished training left to score."""
+        """``trains`` False: only the evaluation worker and who grades, for what a finished training left to score."""
         base = [sys.executable, "-m", "agentrl.cli.main"]
         roles = [("trainer", ["trainer"])] if trains else []
         roles += [(f"rollout-{i}", ["rollout", "--worker", str(i)]) for i in range(self.workers if trains else 0)]
         roles += [("evaluation", ["rollout", "--evaluate"])]
+        roles += [(f"reward-{i}", ["reward", "--worker", str(i)]) for i in range(self.reward_workers)]
         self.children = [server for server in self.servers if trains or server.evaluates]
         self.children += [Child(role, [*base, *arguments, "--run", self.run]) for role, arguments in roles]
         for child in self.children:

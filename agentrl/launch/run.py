@@ -126,7 +126,9 @@ def execute(run: RunRow, store: TrajectoryStore) -> int:
     started = time.monotonic()
     with _only_launcher(run, folder), _interrupts() as stop:
         store = outlasting(store, config.store.outage_s, lambda: stop.count > 0, _bear_outage)
-        processes = RunProcesses(run.spec.name, folder, config.rollout.workers, engine_servers(config, folder))
+        processes = RunProcesses(
+            run.spec.name, folder, config.rollout.workers, config.reward.workers, engine_servers(config, folder)
+        )
         status, failure = "failed", None
         store.set_run_status(run.id, "running")
         if not config.rollout.workers:

@@ -7,7 +7,8 @@ Invariants
 - no_unasked_repetition: an episode that called a tool not declared ``side_effects=False`` is never run again, however it ended.
 - continued_is_the_same: an episode that another worker left goes on from its last stored turn only when doing its calls again
   in a clean sandbox gives the observations that are stored; else it fails, and its seat starts again.
-- grader_out_of_reach: grading happens after the policy's sandbox was given back, in another one that was reset.
+- grader_out_of_reach: grading happens after the policy's sandbox was given back, in another one that was reset, here or in a
+  reward worker.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from agentrl.engine.contract import Engine, GenerateRequest, Generation
 from agentrl.environment.base import Environment
 from agentrl.environment.boxes import boxes_of, queue_for
 from agentrl.environment.episode import Episode
+from agentrl.environment.evidence import pack
 from agentrl.environment.grading import grade, is_gradable
 from agentrl.environment.sub_agents import offer
 from agentrl.environment.turn import TurnOutcome, begin, end, take_turn
@@ -52,6 +54,8 @@ class EpisodeRunner:
     chat: ChatFormat
     pool: SandboxPool
     sampling: Sampling
+    grades: bool = True
+    """False: reward workers do; an ended episode is stored with what they need."""
     sandbox_of: Callable[[Task], Awaitable[str]] | None = None
     """What the sandboxes of a task are made from; None: it is the same for all, and stands in the trajectory from its start."""
     sampled_tokens: int = 0
@@ -160,6 +164,9 @@ class EpisodeRunner:
     async def _graded(self, episode: Episode, ending: EpisodeEnd, family: Family) -> EpisodeEnd:
         if not is_gradable(self.environment, ending.termination):
             return ending
+        if not self.grades:
+            evidence = await asyncio.to_thread(pack, self.environment.name, episode)
+            return replace(ending, outcome=Outcome.GRADED, evidence=evidence)
         began = time.monotonic()
         reward = await self._grade(episode)
         self.reward_s += time.monotonic() - began

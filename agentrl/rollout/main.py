@@ -82,7 +82,7 @@ async def _serve(
     log.info("rollout starts", worker=name, sandbox=reason, engine=engine.info.name)
     try:
         await load_newest(store, run, engine)
-        runner = EpisodeRunner(environment, store, engine, chat, pool, sampling)
+        runner = EpisodeRunner(environment, store, engine, chat, pool, sampling, grades=not config.reward.workers)
         if environment.has_sandbox_for:
             runner.sandbox_of = lambda task: digests(provider, specs_of(environment, task).values())
         lineage = lineage_of(environment, model_dir, chat, engine, sampling, await _sandboxes(environment, provider))

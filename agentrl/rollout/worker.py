@@ -20,9 +20,9 @@ from uuid import UUID, uuid4
 
 from agentrl.engine.contract import Engine
 from agentrl.errors import Fenced, StoreError
+from agentrl.monitor.failures import Failures
 from agentrl.monitor.log import ProcessLog
 from agentrl.rollout.episode import EpisodeRunner
-from agentrl.rollout.failures import Failures
 from agentrl.rollout.upkeep import Freshness, drop_stale, keep_leases, wait_for
 from agentrl.store.contract import Change, Evaluation, OpenResult, RunRow, TrajectoryStore
 from agentrl.types import EpisodeEnd, Lineage, Opened, Outcome, Termination

@@ -199,7 +199,9 @@ def end_parameters(end: EpisodeEnd) -> tuple[Any, ...]:
     if (end.outcome is Outcome.INFRASTRUCTURE) != end.termination.is_error():
         raise BadValue(f"end.outcome {end.outcome.value} does not fit end.termination {end.termination.value}")
     head = (end.n_segments, end.termination.value, end.outcome.value, None if end.error is None else clean_text(end.error),
-            end.retryable, None if end.sandbox is None else clean_text(end.sandbox))  # fmt: skip
+            end.retryable, None if end.sandbox is None else clean_text(end.sandbox), end.evidence)  # fmt: skip
+    if end.evidence is not None and (end.outcome is not Outcome.GRADED or end.reward is not None):
+        raise BadValue("end.evidence is set although nobody is to grade the episode: it has a reward, or gets none")
     if end.reward is None:
         if end.verdicts:
             raise BadValue("end.verdicts is set although end.reward is not: sub-agents are judged with their episode")

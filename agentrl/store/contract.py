@@ -208,6 +208,9 @@ class GradeJob:
     trajectory: StoredTrajectory
     fence: int
     attempt: int
+    task: Task
+    evidence: bytes | None = None
+    """As the completion gave it; None for an agent outside of the library."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,8 +314,9 @@ class QueryResult:
         return [dict(zip(self.columns, row, strict=True)) for row in self.rows]
 
 
-Change = Literal["items", "policy", "evaluation"]
-"""What a wake-up is about. items: something became ready; policy: a step or a version; evaluation: a request to score."""
+Change = Literal["items", "policy", "evaluation", "grades"]
+"""What a wake-up is about. items: something became ready; policy: a step or a version; evaluation: a request to score; grades:
+something waits for a verdict."""
 
 
 class Subscribed(Protocol):
@@ -534,7 +538,7 @@ class TrajectoryStore(Protocol):
 
     # wake-ups ---------------------------------------------------------------------------------------------------------
     def subscribe(self, run: int, callback: Callable[[Change], None]) -> Subscribed:
-        """Call ``callback`` soon after something of the run changed: items, policy or evaluation.
+        """Call ``callback`` soon after something of the run changed: items, policy, evaluation or grades.
 
         From another thread; sometimes for nothing; now and then not at all, so who waits asks again every ``poll_seconds``. It
         goes on by itself after an outage of the database.

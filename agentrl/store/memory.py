@@ -340,6 +340,7 @@ class MemoryStore(MemoryTrainer, MemoryGrading):
         elif end.outcome is Outcome.GRADED and end.reward is None:
             e.place = Place.GRADE_JOB
             e.job = Job(next(self._numbers))
+            self._changed(r.id, "grades")
         elif e.opened.purpose is Purpose.EVAL:
             e.place = Place.EVALUATED
         elif e.opened.group is None:

@@ -31,7 +31,8 @@ class MemoryGrading(MemoryRows):
                 fence = next(self._numbers)
                 e.job.worker, e.job.fence = worker, fence
                 e.job.lease_s, e.job.lease_until = lease_s, self._clock() + lease_s
-                jobs.append(GradeJob(e.stored(), fence, e.job.attempts + 1))
+                evidence = None if e.end is None else e.end.evidence
+                jobs.append(GradeJob(e.stored(), fence, e.job.attempts + 1, e.opened.task, evidence))
             return jobs
 
     def _held_job(self, trajectory: UUID, fence: int) -> tuple[Run, Episode] | None:

@@ -8,7 +8,7 @@ from uuid import UUID
 
 from agentrl.errors import SegmentConflict
 from agentrl.store.codec import clean_text, end_parameters, lineage_json, reward_parameters, segment_parameters, strict_json
-from agentrl.store.contract import OpenResult
+from agentrl.store.contract import Change, OpenResult
 from agentrl.store.postgres_batch import PostgresBatch
 from agentrl.store.postgres_reading import PostgresReading
 from agentrl.store.sql_functions import Function
@@ -21,8 +21,8 @@ WRITE_SEGMENT = Function(
     *["double precision"] * 4, returns="boolean",
 )  # fmt: skip
 COMPLETE = Function(
-    "agentrl.complete_v2", "uuid", "bigint", "bigint", "text", "text", "text", "boolean", "text", "double precision", "boolean",
-    "text", "text", "text", "double precision",
+    "agentrl.complete_v2", "uuid", "bigint", "bigint", "text", "text", "text", "boolean", "text", "bytea", "double precision",
+    "boolean", "text", "text", "text", "double precision",
 )  # fmt: skip
 BEGIN_SUB_AGENT = Function(
     "agentrl.begin_sub_agent_v1", "uuid", "bigint", "uuid", "uuid", "bigint", "bigint", "text", "text", "bigint",
@@ -36,6 +36,8 @@ JUDGE_SUB_AGENT = Function(
     "agentrl.judge_sub_agent_v1", "uuid", "bigint", "uuid", "double precision", "boolean", "text", "text", "text",
     "double precision",
 )  # fmt: skip
+_ANNOUNCED: Mapping[Place, Change] = {Place.READY: "items", Place.GRADE_JOB: "grades"}
+"""Places that somebody waits for, with what is told."""
 _OPENED = (
     "select trajectory, fence, task_id, payload, split, task_index, seed, start_version, purpose, grp, seat, attempt,"
     " n_segments"
@@ -96,8 +98,8 @@ class PostgresEpisodes(PostgresBatch, PostgresReading):
             place = Place(self.shared(COMPLETE, parameters))
         else:  # it locks its group, so sharing a transaction could make two workers wait for each other
             place = Place(self.called(COMPLETE, parameters))
-        if place is Place.READY:
-            self.notifier.leave(episode.run, "items")
+        if place in _ANNOUNCED:
+            self.notifier.leave(episode.run, _ANNOUNCED[place])
         return place
 
     def _complete_with(self, episode: Opened, end: EpisodeEnd, parameters: Sequence[Any]) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import astuple
 from uuid import UUID
 
-from agentrl.store.codec import clean_text, reward_parameters
+from agentrl.store.codec import clean_text, read_task, reward_parameters
 from agentrl.store.contract import GradeJob, Imported, ImportFilter
 from agentrl.store.postgres_reading import PostgresReading
 from agentrl.types import Place, Reward
@@ -17,12 +17,15 @@ class PostgresGrading(PostgresReading):
 
     def claim_grades(self, run: int, *, worker: str, n: int, lease_s: float, held: Sequence[int] = ()) -> Sequence[GradeJob]:
         found = self.rows(
-            "select trajectory, fence, start_version, attempt from agentrl.claim_grades_v2(%s, %s, %s, %s, %s::bigint[])"
-            " with ordinality order by ordinality",
+            "select trajectory, fence, start_version, attempt, task_id, payload, split, evidence"
+            " from agentrl.claim_grades_v2(%s, %s, %s, %s, %s::bigint[]) with ordinality order by ordinality",
             (run, worker, n, float(lease_s), list(held)),
         )
         read = self.trajectories(run, [f[0] for f in found], [f[2] for f in found]) if found else {}
-        return [GradeJob(read[trajectory], fence, attempt) for trajectory, fence, _, attempt in found]
+        return [
+            GradeJob(read[trajectory], fence, attempt, read_task(task_id, payload, split), evidence)
+            for trajectory, fence, _, attempt, task_id, payload, split, evidence in found
+        ]
 
     def renew_grades(self, jobs: Mapping[UUID, int]) -> set[UUID]:
         if not jobs:

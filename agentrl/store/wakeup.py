@@ -16,6 +16,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from typing import get_args
 
 import psycopg
 
@@ -116,7 +117,7 @@ class Subscription:
             wait = min(2 * wait, RECONNECT_S[1])
 
     def _wake_for_what_was_missed(self) -> None:
-        for change in ("items", "policy", "evaluation"):
+        for change in get_args(Change):
             self._callback(change)
 
     def _listen_on(self, connection: psycopg.Connection) -> None:

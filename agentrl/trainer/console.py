@@ -12,6 +12,7 @@ from agentrl.store.contract import Claim, EvaluationResult
 from agentrl.types import Place
 
 HEARTBEAT_S = 10.0
+_WAITED_FOR = (Place.LIVE, Place.GRADE_JOB, Place.GRADED, Place.READY)
 WAITS = 0.1
 """Share of a step's wall time from which waiting is worth a word."""
 COLUMNS = (
@@ -55,7 +56,9 @@ class Console:
         """At most every `HEARTBEAT_S`: what the trainer waits for and where the episodes are."""
         if time.monotonic() - self._last_line < HEARTBEAT_S:
             return
-        places = ", ".join(f"{place.value} {claim.counts.get(place, 0)}" for place in (Place.LIVE, Place.GRADED, Place.READY))
+        counts = claim.counts
+        shown = [place for place in _WAITED_FOR if counts.get(place, 0) or place is not Place.GRADE_JOB]
+        places = ", ".join(f"{place.value} {counts.get(place, 0)}" for place in shown)
         self.say(f"waiting for {claim.waiting or 'rollouts'} since {seconds:.0f} s ({places})")
 
     @staticmethod

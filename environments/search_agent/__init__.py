@@ -67,6 +67,9 @@ class SearchAgent(Environment):
         hits = episode.state.index.search(query, limit=1)
         return hits[0].text if hits else "no document"
 
+    async def finish(self, episode: Episode) -> None:
+        del episode.state.index  # a verdict needs the turns alone, and may be given in another process
+
     def answer_of(self, episode: Episode) -> str:
         """The answer that the last turn gives."""
         return episode.turns[-1].text

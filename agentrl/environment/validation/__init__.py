@@ -125,6 +125,7 @@ async def _played(run: _Run, fresh: SandboxQueue | None, repeats: int) -> list[C
         episodes.gold_accepted(golds, no_ops),
         episodes.no_op_rejected(golds, no_ops),
         await episodes.grader_stable(environment, few, repeats, [run.queue, fresh]),
+        await episodes.graded_elsewhere(environment, few, run.queue),
         episodes.time_per_turn(environment, [*golds, *no_ops]),
         *await _leaks(run),
     ]

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from agentrl.environment.base import Environment, Policy
 from agentrl.environment.boundary import named_faults
 from agentrl.environment.demonstrate import Played, act, verdict
+from agentrl.environment.evidence import pack, unpack
 from agentrl.environment.validation.check import Check
-from agentrl.errors import AgentRLError
+from agentrl.errors import AgentRLError, EnvironmentFault
 from agentrl.types import Reward, Task
 from sandboxes.lazy import SandboxQueue
 
@@ -105,6 +106,26 @@ async def grader_stable(
     places = "in a used and in a fresh sandbox" if any(queues) else "without a sandbox"
     detail = f"{compared} episodes, {repeats} times each {places}"
     return Check("grader stable", not differing, differing[0] if differing else detail)
+
+
+async def graded_elsewhere(environment: Environment, episodes: Sequence[Graded], queue: SandboxQueue | None) -> Check:
+    """The same verdict on an episode that went through bytes, as one does on its way to a reward worker."""
+    name, compared = "graded elsewhere", 0
+    for graded in episodes:
+        if graded.played is None or graded.reward is None:
+            continue
+        episode = graded.played.episode
+        try:
+            evidence = pack(environment.name, episode)
+        except EnvironmentFault as error:
+            return Check(name, None, f"only where the episode ran: {error}")
+        there = replace(graded.played, episode=unpack(evidence, graded.task, episode.seed, graded.played.termination))
+        again = await verdict(environment, there, queue)
+        compared += 1
+        if again is None or (again.value, again.success) != (graded.reward.value, graded.reward.success):
+            value = "none" if again is None else f"{again.value:g}"
+            return Check(name, False, f"task {graded.task.id}: {graded.reward.value:g}, then {value}: keep it in episode.state")
+    return Check(name, True if compared else None, f"{compared} episodes given to another process and back")
 
 
 def time_per_turn(environment: Environment, episodes: Sequence[Graded]) -> Check:

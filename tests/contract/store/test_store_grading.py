@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from dataclasses import replace
 
 import pytest
 from store_bench import FAILED, LINEAGE, Bench, World, graded, segment
@@ -33,6 +34,30 @@ def test_verdict__makes_it_ready_with_its_reward(world: World) -> None:
     claim = bench.claim()
     assert [i.trajectories[0].reward.value for i in claim.items] == [0.0, 1.0]
     bench.check()
+
+
+def test_job__has_the_task_and_what_the_completion_left_to_grade_it_by(world: World) -> None:
+    bench = world.bench()
+    for evidence in (bytes(range(256)), None):
+        (episode,) = bench.open(1)
+        bench.store.write_segment(episode, segment(0, bench.version))
+        bench.store.complete(episode, replace(WAITS, evidence=evidence))
+        (job,) = world.store.claim_grades(bench.run, worker="a", n=1, lease_s=60)
+        assert (job.task, job.evidence) == (episode.task, evidence)
+        world.store.fail_grade(episode.trajectory, job.fence, "not yet")
+        (again,) = world.store.claim_grades(bench.run, worker="a", n=1, lease_s=60)
+        assert (again.task, again.evidence, again.attempt) == (episode.task, evidence, 2)
+        world.store.grade(episode.trajectory, again.fence, Reward(1.0))
+
+
+@pytest.mark.parametrize("end", [graded(1), EpisodeEnd(1, Termination.TRUNCATED_TURNS, Outcome.POLICY_ENDED)])
+def test_evidence__of_what_nobody_is_to_grade_is_refused(world: World, end: EpisodeEnd) -> None:
+    bench = world.bench()
+    (episode,) = bench.open(1)
+    bench.store.write_segment(episode, segment(0, bench.version))
+    with pytest.raises(BadValue, match=r"end\.evidence"):
+        bench.store.complete(episode, replace(end, evidence=b"x"))
+    assert bench.place(Place.LIVE) == 1
 
 
 def test_held_job__is_given_to_nobody_else(world: World) -> None:

@@ -84,6 +84,7 @@ NEW_COLUMNS = {
     "live": ("parked_at",),
     "segment": ("compacted", "unit_starts"),
     "trajectory": ("root", "parent_seg", "payload"),
+    "grade_job": ("evidence",),
     "consumed": ("masked_versions", "masked_tokens"),
     "trained": ("local_advantages",),
     "policy_version": ("bytes", "phases", "removed_at"),

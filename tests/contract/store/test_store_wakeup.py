@@ -55,6 +55,7 @@ def test_each_change__is_heard(world: World) -> None:
     ear.forget()
     world.store.write_segment(b, segment(0, bench.version))
     world.store.complete(b, EpisodeEnd(1, Termination.TERMINATED, Outcome.GRADED))
+    ear.expect("grades")
     (job,) = world.store.claim_grades(bench.run, worker="w", n=1, lease_s=60)
     world.store.grade(b.trajectory, job.fence, Reward(1.0))
     ear.expect("items")

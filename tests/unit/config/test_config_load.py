@@ -124,6 +124,7 @@ def test_eta_given__replaces_the_overlays_lag() -> None:
         ({"overrides": ["rollout.oversampling=1.5"]}, "but the lag bound is 1: set rollout.oversampling to 1 or less, or"),
         ({"overrides": ["rollout.oversampling=0.5", "staleness.lag=0"]}, "staleness.lag to 1 or more"),
         ({"overrides": ["rollout.oversampling=0.5", "trainer.schedule=drop_last"]}, "schedule drop_last opens nothing before"),
+        ({"overrides": ["reward.concurrency=3"]}, "reward.concurrency is not read without reward workers"),
         ({"file": Path("/does/not/exist.toml")}, "does not exist"),
         ({"overrides": ["model.tool_format=hermse"]}, "Did you mean 'hermes'? Formats: auto, hermes, qwen3_coder"),
         ({"overrides": ["model.history=keep"]}, "'append' or 'template'"),

@@ -78,6 +78,7 @@ def test_sound_environment__passes_every_check() -> None:
         "gold accepted": True,
         "no-op rejected": True,
         "grader stable": True,
+        "graded elsewhere": True,
         "time per turn": True,
         "gold not in prompts": True,
     }
@@ -132,6 +133,25 @@ class Moody(Riddle):
     async def reward(self, episode: Episode, sandbox: Any) -> Any:
         good = bool(await super().reward(episode, sandbox))
         return 1.0 + 0.01 * next(self.count) if good else 0.0
+
+
+class Remembering(Riddle):
+    """Keeps what the verdict needs on the object that all episodes share, by the identity of the episode."""
+
+    def __init__(self) -> None:
+        self.seen: set[int] = set()
+
+    async def finish(self, episode: Episode) -> None:
+        self.seen.add(id(episode))
+
+    async def reward(self, episode: Episode, sandbox: Any) -> Any:
+        return bool(await super().reward(episode, sandbox)) and id(episode) in self.seen
+
+
+class Handle(Riddle):
+    async def setup(self, episode: Episode) -> None:
+        await super().setup(episode)
+        episode.state.handle = object()
 
 
 class Nan(Riddle):
@@ -199,7 +219,8 @@ class Unspoken(Riddle):
         (Deaf(), {"gold accepted": "0 of 4 episodes; task train/0: terminated, reward 0, success False"}),
         (Generous(), {"no-op rejected": "0 of 8 episodes; task train/0: terminated, reward 1, success True"}),
         (Flat(), {"gold accepted": "0 of 4", "no-op rejected": "0 of 8"}),
-        (Moody(), {"grader stable": "task train/0: 1, then 1.0"}),
+        (Moody(), {"grader stable": "task train/0: 1, then 1.0", "graded elsewhere": "task train/0: 1, then 1.0"}),
+        (Remembering(), {"graded elsewhere": "task train/0: 1, then 0: keep it in episode.state"}),
         (Nan(), {"gold accepted": "a reward is finite", "no-op rejected": "a reward is finite"}),
         (Unseeded(), {"tasks": "gave others the second time"}),
         (Scribbling(), {"tasks": "an episode changed the payload of task train/0"}),
@@ -217,6 +238,13 @@ def test_fault__fails_the_check_that_is_for_it(environment: Environment, expecte
     assert found.keys() == expected.keys()
     for name, detail in expected.items():
         assert detail in found[name]
+
+
+def test_state_that_can_t_be_carried__is_said_and_no_failure() -> None:
+    check = checks(Handle())["graded elsewhere"]
+    assert check.ok is None
+    assert "only where the episode ran: environment 'handle'" in check.detail
+    assert "episode.state.handle holds a builtins.object" in check.detail
 
 
 def test_grader_that_fails_one_time_in_three__is_found_by_repeating() -> None:

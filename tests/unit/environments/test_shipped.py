@@ -16,7 +16,10 @@ import pytest
 
 from agentrl.environment import Environment, Message, Task
 from agentrl.environment.base import checked_tasks
-from agentrl.environment.demonstrate import Demonstration, collect, play
+from agentrl.environment.boxes import boxes_of, queue_for
+from agentrl.environment.demonstrate import Demonstration, act, collect, play
+from agentrl.environment.evidence import pack, unpack
+from agentrl.environment.grading import grade
 from agentrl.environment.registry import installed, load
 from environments.math_python import MathPython, MathPythonLarge
 from environments.qa_verify import QaVerify
@@ -54,6 +57,19 @@ async def test_gold__is_accepted_in_both_splits(environment: Any, isolated: Pool
             played = await said(environment, task, environment.gold(task), isolated)
             assert played.reward is not None
             assert (played.reward.value, played.reward.success) == (1.0, True), (task, played.entries)
+
+
+async def test_gold__is_accepted_by_a_reward_worker_too(environment: Any, isolated: Pool) -> None:
+    queue = queue_for(isolated)
+    for split in ("train", "heldout"):
+        for task in environment.tasks(split, 3, 2):
+            turns = environment.gold(task)
+            played = await act(environment, task, lambda episode, turns=turns: turns[episode.n_turns], queue, 5)
+            evidence = pack(environment.name, played.episode)
+            episode = unpack(evidence, Task(task.id, json.loads(json.dumps(task.payload)), split), 5, played.termination)
+            async with boxes_of(environment, task, queue, grading=True) as boxes:
+                reward = await grade(environment, episode, boxes.main, boxes.others)
+            assert (reward.value, reward.success) == (1.0, True), task
 
 
 @pytest.mark.parametrize("text", ["done", "", "I am sure that it is right.", "0", "\\boxed{}", "Answer: yes"])

@@ -29,6 +29,24 @@ def watch_until(processes: RunProcesses, step: int = 0) -> bool:
     raise AssertionError("nothing happened")
 
 
+def test_reward_workers__are_children_that_a_last_evaluation_needs_too(
+    processes: RunProcesses, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spawned: list[Child] = []
+    monkeypatch.setattr(RunProcesses, "_spawn", lambda self, child: spawned.append(child))
+    processes.reward_workers = 2
+    processes.start(trains=False)
+    assert [(child.role, child.evaluates) for child in spawned] == [
+        ("evaluation", True),
+        ("reward-0", True),
+        ("reward-1", True),
+    ]
+    assert spawned[-1].command[-4:] == ["--worker", "1", "--run", "r"]
+    spawned.clear()
+    processes.start()
+    assert [child.role for child in spawned] == ["trainer", "rollout-0", "evaluation", "reward-0", "reward-1"]
+
+
 def test_trainer_done__ends_the_watch(processes: RunProcesses) -> None:
     start(processes, trainer=ends_with(0), rollout=SLEEP)
     assert watch_until(processes)

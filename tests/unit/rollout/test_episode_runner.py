@@ -17,6 +17,7 @@ import pytest
 from agentrl.engine.contract import GenerateRequest, Generation
 from agentrl.engine.scripted import ScriptedEngine
 from agentrl.environment import Done, Environment, Episode, Message, Reward, Step, Task, tool
+from agentrl.environment.evidence import unpack
 from agentrl.model.tiny_tokenizer import TokenizerPlan, build_tokenizer
 from agentrl.rollout.episode import EpisodeRunner
 from agentrl.store.contract import RunSpec
@@ -142,12 +143,16 @@ class Case:
         self.engine = ScriptedEngine(script, max_context=max_context)
         self.lineage = Lineage("m", "t", "c", "scripted", "1", "float32", Sampling())
 
+    grades = True
+
     async def play(self) -> tuple[EpisodeEnd, StoredTrajectory, Place]:
         await self.engine.load(PolicyVersion(self.version.version, None, 0, "u", "c", "published"))
         opened = self.store.open_episodes(
             self.run.id, worker="w", request=uuid4(), n=1, engine_version=self.version.version, lineage=self.lineage
         ).episodes[0]
-        self.runner = EpisodeRunner(self.environment, self.store, self.engine, self.chat, self.pool, Sampling())
+        self.runner = EpisodeRunner(
+            self.environment, self.store, self.engine, self.chat, self.pool, Sampling(), grades=self.grades
+        )
         self.runner.sandbox_of = self.sandbox_of
         ending = await self.runner.run(opened)
         stored = self.store.trajectory(opened.trajectory)
@@ -250,6 +255,45 @@ async def test_outcome_classes__a_dead_sandbox_is_infrastructure_and_never_a_rew
     assert "c0ffee" in (ending.error or "")
     assert stored.reward is None
     assert place is Place.DROPPED
+
+
+class Undertaker(Counter):
+    """Must not be asked for a reward where the episode ran."""
+
+    async def reward(self, episode: Episode, sandbox: Sandbox) -> Reward:
+        raise AssertionError("graded here")
+
+
+async def test_graded_elsewhere__the_end_waits_with_all_that_its_grading_needs(chat: ChatFormat) -> None:
+    case = Case(chat, [call(0), "stop"], Undertaker())
+    case.grades = False
+    ending, stored, place = await case.play()
+    assert (ending.outcome, ending.reward, place) == (Outcome.GRADED, None, Place.GRADE_JOB)
+    (job,) = case.store.claim_grades(case.run.id, worker="g", n=1, lease_s=60)
+    episode = unpack(job.evidence, job.task, stored.seed, stored.termination)
+    assert (episode.task, episode.state.number, episode.ended) == (job.task, 0, Termination.TERMINATED)
+    assert [turn.text for turn in episode.turns] == [call(0), "stop"]
+    assert [message.role for message in episode.messages] == ["user", "assistant", "tool", "assistant"]
+    assert await Counter().reward(episode, None) == Reward(1.0, True)
+
+
+async def test_graded_elsewhere__a_spent_budget_still_needs_no_verdict(chat: ChatFormat) -> None:
+    case = Case(chat, [call(1), call(2), call(3)], Undertaker())
+    case.grades = False
+    ending, _, place = await case.play()
+    assert (ending.outcome, ending.evidence, place) == (Outcome.POLICY_ENDED, None, Place.READY)
+
+
+async def test_graded_elsewhere__a_state_that_can_t_be_carried_fails_the_episode_by_name(chat: ChatFormat) -> None:
+    class Odd(Undertaker):
+        async def finish(self, episode: Episode) -> None:
+            episode.state.handle = object()
+
+    case = Case(chat, ["stop"], Odd())
+    case.grades = False
+    ending, _, place = await case.play()
+    assert (ending.outcome, place) == (Outcome.INFRASTRUCTURE, Place.DROPPED)
+    assert "episode.state.handle holds a builtins.object" in (ending.error or "")
 
 
 class Nodes(Counter):

@@ -7,7 +7,7 @@ from uuid import UUID
 import pytest
 
 from agentrl.errors import BrokenDistribution, EngineError, EnvironmentFault, RunFailed
-from agentrl.rollout.failures import BROKEN_SHARE, HOPELESS, MAX_KINDS, RECENT, Failures
+from agentrl.monitor.failures import BROKEN_SHARE, HOPELESS, MAX_KINDS, RECENT, Failures
 
 ID = UUID(int=1)
 FAULT = EnvironmentFault("raised")

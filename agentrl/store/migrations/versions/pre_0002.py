@@ -54,7 +54,7 @@ alter table agentrl.engine_version
   add column pinned boolean not null default false;
 alter table agentrl.segment add column unit_starts bytea check (octet_length(unit_starts) = n_act);
 alter table agentrl.trained add column local_advantages bytea;
-alter table agentrl.grade_job add column attempts bigint not null default 0;
+alter table agentrl.grade_job add column attempts bigint not null default 0, add column evidence bytea;
 alter table agentrl.ready add column source bigint, add column environment text;
 alter table agentrl.lease add column source bigint, add column environment text;
 alter table agentrl.consumed add column source bigint,

@@ -99,6 +99,7 @@ def upgrade() -> None:
     op.execute(
         "alter table agentrl.open_request add column if not exists fence bigint not null default nextval('agentrl.fence')"
     )
+    op.execute("alter table agentrl.grade_job add column if not exists evidence bytea")
     op.execute(_TERMINATIONS)
     op.execute("alter table agentrl.event drop constraint event_is_a_legal_move")
     op.execute(_MOVES)

@@ -137,7 +137,8 @@ create or replace function agentrl.place_of_end_v1(l agentrl.live, outcome_ text
 $$;
 
 -- Moves a just ended episode on. It passes grade_job and graded as events only: no other transaction could see the rows.
-create or replace function agentrl.hand_over_v1(l agentrl.live, t agentrl.trajectory) returns void language plpgsql as $$
+create or replace function agentrl.hand_over_v1(l agentrl.live, t agentrl.trajectory, evidence_ bytea default null) returns void
+language plpgsql as $$
 declare
   graded_ constant boolean := t.outcome = 'graded';
   why_ constant text := case when graded_ then 'graded in the episode' else 'ended by the policy' end;
@@ -150,8 +151,8 @@ begin
                ('graded', 'ready', 'no group to wait for', t.ended_to = 'ready' and l.grp is null)
        ) e (from_place, to_place, why, happened) where happened;
   if t.ended_to = 'grade_job' then
-    insert into agentrl.grade_job (trajectory, run, start_version, purpose, grp)
-    values (l.trajectory, l.run, l.start_version, l.purpose, l.grp);
+    insert into agentrl.grade_job (trajectory, run, start_version, purpose, grp, evidence)
+    values (l.trajectory, l.run, l.start_version, l.purpose, l.grp, evidence_);
   elsif t.ended_to = 'evaluated' then
     insert into agentrl.evaluated (run, trajectory, start_version, evaluation)
     values (l.run, l.trajectory, l.start_version, t.evaluation);
@@ -168,7 +169,7 @@ end $$;
 -- Ends an episode: checks that all announced segments are there, writes the end and moves it.
 create or replace function agentrl.complete_v2(
   trajectory_ uuid, fence_ bigint, n_segments_ bigint, termination_ text, outcome_ text, error_ text, retryable_ boolean,
-  sandbox_ text,
+  sandbox_ text, evidence_ bytea,
   reward_ float8, success_ boolean, grader_ text, grader_version_ text, detail_ text, duration_s_ float8)
 returns text language plpgsql as $$
 declare
@@ -208,7 +209,7 @@ begin
     perform agentrl.end_seat_v1(l.run, l.start_version, trajectory_, l.grp, 'live', 'zero_action', 'no action token was sampled',
                                 true, l.grp is not null, l.fence, l.worker);
   else
-    perform agentrl.hand_over_v1(l, t);
+    perform agentrl.hand_over_v1(l, t, evidence_);
   end if;
   return t.ended_to;
 end $$;

@@ -4,7 +4,8 @@
 -- comes from a lost reply, and is free again at no cost of an attempt.
 create or replace function agentrl.claim_grades_v2(
   run_ bigint, worker_ text, n_ bigint, lease_s double precision, fences_ bigint[])
-returns table (trajectory uuid, fence bigint, start_version bigint, attempt bigint) language plpgsql as $$
+returns table (trajectory uuid, fence bigint, start_version bigint, attempt bigint, task_id text, payload json, split text, evidence bytea)
+language plpgsql as $$
 declare
   r agentrl.run := agentrl.hold_run_v1(run_);
 begin
@@ -24,7 +25,11 @@ begin
       from free where j.trajectory = free.trajectory
       returning j.*
     )
-    select t.trajectory, t.fence, t.start_version, t.attempts + 1 from taken t order by t.at, t.trajectory;
+    select t.trajectory, t.fence, t.start_version, t.attempts + 1, x.task_id, k.payload, x.split, t.evidence
+    from taken t
+    join agentrl.trajectory x on x.run = t.run and x.start_version = t.start_version and x.id = t.trajectory
+    join agentrl.task k on k.run = x.run and k.split = x.split and k.idx = x.task_idx
+    order by t.at, t.trajectory;
 end $$;
 
 -- Renews grade jobs; returns those that are still the caller's.
@@ -107,8 +112,8 @@ begin
     return true;
   end if;
   if j.attempts + 1 < (select max_attempts from agentrl.run where id = j.run) then
-    insert into agentrl.grade_job (trajectory, run, start_version, purpose, grp, at, attempts)
-    values (j.trajectory, j.run, j.start_version, j.purpose, j.grp, j.at, j.attempts + 1);
+    insert into agentrl.grade_job (trajectory, run, start_version, purpose, grp, at, attempts, evidence)
+    values (j.trajectory, j.run, j.start_version, j.purpose, j.grp, j.at, j.attempts + 1, j.evidence);
     return true;
   end if;
   perform agentrl.end_seat_v1(j.run, j.start_version, trajectory_, j.grp, 'grade_job', 'ungraded', error_, true, j.grp is not null,

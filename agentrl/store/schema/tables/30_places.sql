@@ -46,7 +46,8 @@ create table agentrl.grade_job (
   lease interval,                                           -- Length of its lease.
   lease_until timestamptz,                                  -- When its lease lapses.
   at timestamptz not null default clock_timestamp(),        -- When it arrived.
-  attempts bigint not null default 0                        -- Times that a reward worker failed at it or died with it.
+  attempts bigint not null default 0,                       -- Times that a reward worker failed at it or died with it.
+  evidence bytea                                            -- What it is graded by: compressed JSON; NULL for an outside agent.
 );
 create index on agentrl.grade_job (run);
 

@@ -1,4 +1,4 @@
-"""Failed episodes of one worker: which are told, and when the run is not worth going on.
+"""Failed episodes, or gradings, of one worker: which are told, and when the run is not worth going on.
 
 Invariants
 - each_kind_is_told: the first episode that failed of a kind is told at once, and how many did at every tenth power.
@@ -28,9 +28,10 @@ _TASK = re.compile(r"task (?:'[^']*'|\"[^\"]*\")")
 
 
 class Failures:
-    """Counts; prints for the user."""
+    """Counts; prints for the user. ``what`` failed, in one word."""
 
-    def __init__(self) -> None:
+    def __init__(self, what: str = "episode") -> None:
+        self._what = what
         self._kinds: Counter[str] = Counter()
         self._of_environment = 0
         self._well = 0
@@ -51,12 +52,12 @@ class Failures:
         self._broken.append(isinstance(cause, BrokenDistribution))
         count, total = self._kinds[kind], self._kinds.total()
         if len(self._kinds) <= MAX_KINDS and count == 1:
-            say(f"  episode {trajectory} failed: {error:.1000}")
+            say(f"  {self._what} {trajectory} failed: {error:.1000}")
         elif len(self._kinds) <= MAX_KINDS and re.fullmatch("10+", str(count)):
-            say(f"  {count} of {total + self._well} episodes failed like this: {error:.1000}")
+            say(f"  {count} of {total + self._well} {self._what}s failed like this: {error:.1000}")
         if self._well == 0 and total >= HOPELESS and self.verdict is None:
             reason = EnvironmentFault if self._of_environment == total else RunFailed
-            self.verdict = reason(f"{total} episodes failed and none ended well; the last one: {error}")
+            self.verdict = reason(f"{total} {self._what}s failed and none ended well; the last one: {error}")
         broken = sum(self._broken)
         if len(self._broken) == RECENT and broken >= BROKEN_SHARE * RECENT and self.verdict is None:
             self.verdict = RunFailed(

@@ -1,0 +1,1 @@
+"""The box that grades: reward workers, which turn ended episodes into verdicts."""
