@@ -19,6 +19,11 @@
     │   ├── WrongAnswer            what an engine answered can't have been sampled
     │   └── BrokenDistribution     a log-prob that is not finite
     ├── EnvironmentFault           an environment's own code failed
+    ├── JudgeError                 a judge gave no verdict; the grading may be tried again
+    │   ├── JudgeUnavailable       the server was away, busy or incoherent at each try
+    │   ├── JudgeNonsense          its answer holds no verdict
+    │   ├── JudgeOverrun           what it was to read is longer than it reads
+    │   └── JudgeRefused           wrong address, model, key or request
     └── TokenDrift                 stored ids and engine ids differ
 
 To add one: derive from the class whose reaction fits, write one sentence, keep all state in ``args`` (exceptions are pickled
@@ -118,6 +123,26 @@ class EnvironmentFault(AgentRLError):
     """Code of an environment raised; the message names environment, task and method. Starting again can't help."""
 
     exit_code = 2
+
+
+class JudgeError(AgentRLError):
+    """A language model that grades gave no verdict; it never stands for a reward."""
+
+
+class JudgeUnavailable(JudgeError):
+    """Its server was away, busy or incoherent at each try."""
+
+
+class JudgeNonsense(JudgeError):
+    """It answered, and the answer holds no verdict."""
+
+
+class JudgeOverrun(JudgeError):
+    """What it was to read is longer than it can read; nothing was cut off."""
+
+
+class JudgeRefused(JudgeError):
+    """Its server refused the request: address, model, key or a field is wrong."""
 
 
 class TokenDrift(AgentRLError):
