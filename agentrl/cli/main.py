@@ -20,6 +20,7 @@ from agentrl.cli import (
     replay_command,
     sandbox_command,
     show,
+    tensorboard_command,
     train,
     view_command,
     workers,
@@ -38,6 +39,7 @@ app.command("train")(train.train)
 app.command("show")(show.show)
 app.command("view")(view_command.view)
 app.command("export")(export_command.export)
+app.command("tensorboard")(tensorboard_command.tensorboard)
 app.command("gateway")(gateway_command.gateway)
 app.command("doctor")(doctor.doctor)
 app.add_typer(db.app, name="db")

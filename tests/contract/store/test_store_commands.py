@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 
 import psycopg
 import pytest
-from store_bench import Bench, PostgresWorld, Server
+from store_bench import LINEAGE, Bench, PostgresWorld, Server
 from typer.testing import CliRunner
 
 from agentrl.cli import doctor
@@ -71,6 +72,31 @@ def test_what_cannot_be__one_paragraph_and_no_traceback(
     with pytest.raises(UsageError) as error:
         cli(*arguments)
     assert said in str(error.value)
+
+
+def test_tensorboard__has_each_step_and_score_of_the_live_history_once(
+    postgres: PostgresWorld, cli: Cli, tmp_path: Path
+) -> None:
+    bench = postgres.bench(lag_bound=9)
+    bench.train(2)
+    kept = bench.checkpoint()
+    bench.train(1)
+    evaluation = bench.store.request_evaluation(bench.run, version=bench.version, step=3, split="heldout", n=1)
+    (episode,) = bench.store.open_evaluation_episodes(
+        evaluation.id, worker="w", request=uuid.uuid4(), n=1, lineage=LINEAGE
+    ).episodes
+    bench.finish(episode)
+    assert bench.store.pending_evaluation(bench.run) is None
+    for steps in (3, 2):
+        result = CliRunner().invoke(app, ["tensorboard", str(tmp_path), "--run", bench.spec.name])
+        assert result.exit_code == 0, result.output
+        assert f"wrote {steps} steps of run {bench.spec.name}" in result.output
+        (file,) = (tmp_path / bench.spec.name).iterdir()
+        assert file.read_bytes().count(b"other/loss") == steps
+        assert file.read_bytes().count(b"1_quality/heldout_success") == 1
+        postgres.take_over(bench, kept)
+    with pytest.raises(UsageError, match="no run named 'nobody'"):
+        raise CliRunner().invoke(app, ["tensorboard", str(tmp_path), "--run", "nobody"]).exception
 
 
 @pytest.mark.parametrize("command", [("status",), ("migrate", "--dry-run"), ("migrate",), ("stats",), ("queries",)])
