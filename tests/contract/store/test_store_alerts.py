@@ -115,8 +115,8 @@ def test_bound_of_masked_tokens__is_wider_for_losses_that_clip(postgres: Postgre
 
 
 def test_fault_that_is_over__stays_with_its_steps_and_is_not_active(postgres: PostgresWorld) -> None:
-    found = alerts(run_of(postgres, lambda at: {"hit_rate": 0.5} if 20 <= at < 30 else {}))
-    row = found["hit_rate"]
+    (row,) = alerts(run_of(postgres, lambda at: {"hit_rate": 0.5} if 20 <= at < 30 else {})).values()
+    assert row["alert"] == "hit_rate"
     assert (row["active"], row["first_step"], row["last_step"], row["steps"], row["value"]) == (False, 20, 29, 10, 0.5)
 
 

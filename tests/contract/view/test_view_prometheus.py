@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from view_shelf import Shelf
+from view_shelf import Shelf, filled_shelf
 
 from agentrl.errors import NotReadyError
 from agentrl.store.contract import RunSpec
 from agentrl.types import Task
+
+
+@pytest.fixture(scope="module")
+def shelf() -> Iterator[Shelf]:
+    """One of its own: the numbers of the shared one change."""
+    with filled_shelf() as made:
+        yield made
+
 
 Gauges = dict[str, dict[tuple[str, ...], float]]
 

@@ -52,8 +52,9 @@ class AtItsTarget:
         self.store.release_trainer(run.id, fence)
         self.trained: list[bool] = []
         config = SimpleNamespace(
-            trainer=SimpleNamespace(steps=1), store=SimpleNamespace(outage_s=0.0), rollout=SimpleNamespace(workers=1)
-        )
+            trainer=SimpleNamespace(steps=1), store=SimpleNamespace(outage_s=0.0), rollout=SimpleNamespace(workers=1),
+            reward=SimpleNamespace(workers=0),
+        )  # fmt: skip
         monkeypatch.setattr(launch, "from_row", lambda row: (config, folder))
         monkeypatch.setattr(launch, "engine_servers", lambda *_: [])
         monkeypatch.setattr(launch, "_supervise", lambda *_: "finished")

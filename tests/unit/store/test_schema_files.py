@@ -6,7 +6,7 @@ import re
 
 from agentrl.store.schema_setup import comments, schema_files
 
-PUBLIC_WITHOUT_VERSION = {"i4", "f4", "mask", "finite", "number"}
+PUBLIC_WITHOUT_VERSION = {"i4", "f4", "mask", "finite", "number", "as_number", "alerts_since"}
 
 
 def test_every_object__has_a_comment() -> None:
