@@ -227,18 +227,18 @@ async def test_without_evidence__it_is_ungraded_with_the_reason(tmp_path: Path) 
 
 
 async def test_leases_alive__a_long_grading_keeps_its_job(tmp_path: Path) -> None:
-    case = Case(tmp_path, lease_s=0.3)
+    case = Case(tmp_path, lease_s=1.5)
     case.ended("gate")
     async with case.serving():
         await eventually(lambda: case.environment.calls == ["gate"])
-        await asyncio.sleep(1.0)
+        await asyncio.sleep(3.0)
         assert case.store.claim_grades(case.run.id, worker="other", n=1, lease_s=60) == []
         case.environment.gate.set()
         await eventually(lambda: case.count(Place.READY) == 1)
 
 
 async def test_leases_alive__a_lost_job_is_stopped_and_another_worker_s_verdict_counts(tmp_path: Path) -> None:
-    case = Case(tmp_path, lease_s=0.3)
+    case = Case(tmp_path, lease_s=1.5)
     (episode,) = case.ended("gate")
     async with case.serving() as worker:
         await eventually(lambda: case.environment.calls == ["gate"])
