@@ -6,38 +6,26 @@ import asyncio
 import os
 import signal
 import socket
-import sys
 from pathlib import Path
 
 from agentrl.config.run import RunConfig
 from agentrl.config.stored import from_row
 from agentrl.environment.blocked_loop import told_when_blocked
 from agentrl.environment.registry import load
-from agentrl.errors import EnvironmentFault, RunFailed
 from agentrl.monitor.log import ProcessLog
+from agentrl.monitor.worker_process import run_worker
 from agentrl.reward.worker import RewardWorker
 from agentrl.store.contract import RunRow, TrajectoryStore
 from agentrl.store.patience import outlasting
 from sandboxes.choose import choose
 from sandboxes.pool import Pool
 
-EXIT_FAILED = 5
-
 
 def run_reward(store: TrajectoryStore, run: RunRow, *, worker: str) -> int:
-    """Exit code 0 after a stop, 5 when the run can't go on, 2 when that is the environment's own doing."""
+    """Until told to stop; the exit code, see `run_worker`."""
     config, folder = from_row(run.spec.config)
     log = ProcessLog(folder / "logs", f"reward-{worker}")
-    try:
-        asyncio.run(_serve(store, run, config, folder, f"reward-{worker}", log))
-    except (RunFailed, EnvironmentFault) as error:
-        log.error("run failed", error=str(error))
-        print(f"agentrl: {error}", file=sys.stderr, flush=True)
-        return EXIT_FAILED if isinstance(error, RunFailed) else error.exit_code
-    except Exception:  # the process boundary: the log keeps the traceback, the launcher the exit code
-        log.error("reward process failed")
-        raise
-    return 0
+    return run_worker(_serve(store, run, config, folder, f"reward-{worker}", log), log)
 
 
 async def _serve(store: TrajectoryStore, run: RunRow, config: RunConfig, folder: Path, role: str, log: ProcessLog) -> None:

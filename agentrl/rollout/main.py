@@ -6,7 +6,6 @@ import asyncio
 import os
 import signal
 import socket
-import sys
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -17,8 +16,8 @@ from agentrl.environment.base import Environment
 from agentrl.environment.blocked_loop import told_when_blocked
 from agentrl.environment.boxes import specs_of
 from agentrl.environment.registry import load
-from agentrl.errors import EnvironmentFault, RunFailed
 from agentrl.monitor.log import ProcessLog
+from agentrl.monitor.worker_process import run_worker
 from agentrl.rollout.engines import open_engine, unless
 from agentrl.rollout.episode import EpisodeRunner
 from agentrl.rollout.upkeep import load_newest
@@ -31,27 +30,17 @@ from sandboxes.choose import choose
 from sandboxes.contract import Provider, SandboxSpec
 from sandboxes.pool import Pool
 
-EXIT_FAILED = 5
 WAIT_S = 0.1
 EVALUATION_POOL = 8
 """Sandboxes of the evaluation worker: nobody waits for it, so it need not be as fast as the training workers."""
 
 
 def run_rollout(store: TrajectoryStore, run: RunRow, *, worker: str, evaluate: bool) -> int:
-    """Exit code 0 after a stop, 5 when the run can't go on, 2 when that is the environment's own doing."""
+    """Until told to stop; the exit code, see `run_worker`."""
     config, folder = from_row(run.spec.config)
     role = "evaluation" if evaluate else f"rollout-{worker}"
     log = ProcessLog(folder / "logs", role)
-    try:
-        asyncio.run(_serve(store, run, config, folder, role, evaluate, log))
-    except (RunFailed, EnvironmentFault) as error:
-        log.error("run failed", error=str(error))
-        print(f"agentrl: {error}", file=sys.stderr, flush=True)
-        return EXIT_FAILED if isinstance(error, RunFailed) else error.exit_code
-    except Exception:  # the process boundary: the log keeps the traceback, the launcher the exit code
-        log.error("rollout process failed")
-        raise
-    return 0
+    return run_worker(_serve(store, run, config, folder, role, evaluate, log), log)
 
 
 async def _serve(

@@ -94,6 +94,17 @@ async def test_wrong_request__is_not_tried_again(status: int) -> None:
     assert len(server.bodies) == 1
 
 
+async def test_request__has_what_was_set_and_further_fields() -> None:
+    server = Server(said("ok"))
+    await judge(server, temperature=0.5, max_tokens=9, extra={"seed": 3}).ask("how good?")
+    assert server.bodies == [
+        {
+            "model": "critic", "messages": [{"role": "user", "content": "how good?"}], "temperature": 0.5, "max_tokens": 9,
+            "seed": 3,
+        }
+    ]  # fmt: skip
+
+
 async def test_nothing_is_cut__a_prompt_over_the_limit_is_not_even_sent() -> None:
     server = Server(said("Score: 1"))
     with pytest.raises(JudgeOverrun, match="the prompt has 1001 characters, max_input_chars is 1000"):

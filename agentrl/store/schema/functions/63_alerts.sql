@@ -110,8 +110,8 @@ cross join lateral (
   from agentrl.dropped where run = r.id and purpose = 'train' and at >= s.since) d
 where s.last_step is not null;
 
--- Alerts of a run that fired at steps after `after_` (-1: at any). The view v_alerts has them of all runs and steps, which takes a
--- second for 10,000 steps; of the newest 1,000 they are there at once.
+-- Alerts of a run that fired at steps after `after_` (-1: at any). The view v_alerts has them of all runs and steps, which takes
+-- its time where a run has very many.
 create or replace function agentrl.alerts_since(run_ bigint, after_ bigint) returns table (
   alert text, severity text, active boolean, first_step bigint, last_step bigint, steps bigint, value double precision,
   bound double precision, what text, look text)
